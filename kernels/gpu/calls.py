@@ -195,7 +195,8 @@ def _attention(dtype: str) -> CallSchema:
 
     ``fill`` is the score of a key that the mask or the causal order excludes.  ``listed`` names
     the tiles of scores that the mask does not exclude (``lowering/attention_tiles.py``).
-    ``positions`` holds the position of the first query of each sequence.
+    ``positions`` holds the position of the first query of each sequence.  With a ``factor``, the
+    result is multiplied by it and stored in 8-bit floats (e4m3).
     """
     return CallSchema(
         "attention",
@@ -204,14 +205,14 @@ def _attention(dtype: str) -> CallSchema:
             _op("v", "B Hkv T Dv", dtype),
             _op("mask", "B H S T", "f32", "bool", optional=True),
             _op("listed", "L", "i32", optional=True), _op("positions", "B", "i64", optional=True),
-            _out("y", "B H S Dv", dtype),
+            _out("y", "B H S Dv", dtype, FLOATS8[0]),
         ),
         (
             choice("mask_kind", MASKS), choice("order", CAUSAL),
             choice("zero_rows", ZERO_ROWS[:4]),
             replace(number("window_left", -1, MOST), default=-1),
             replace(number("window_right", 0, MOST), default=0),
-            *map(real, ("scale", "fill", "softcap")),
+            *map(real, ("scale", "fill", "softcap")), replace(real("factor"), default=0.0),
         ),
         dtype,
         problem=_attention_size,

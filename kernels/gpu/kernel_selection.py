@@ -548,7 +548,7 @@ def _told(name: str, value: Any, call: Call) -> Any:
         return 0
     if name in ("scale", "epsilon"):
         return 1.0
-    if name == "softcap":
+    if name in ("softcap", "factor"):
         return 1.0 if value > 0 else 0.0
     if name == "fill":
         return float("-inf") if value == float("-inf") else 0.0

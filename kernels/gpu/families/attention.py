@@ -6,13 +6,14 @@ are scaled to base 2, so that masks down to the lowest float32 number stay finit
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
 from typing import Any
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import DType, combine, product
+from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
@@ -23,11 +24,13 @@ from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, R
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import Layout, SwizzleMode
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.chain import FLOAT8
 
 __all__ = [
     "LISTED_SIDE",
     "MASKS",
     "column_step",
+    "element_of_result",
     "heads_of",
     "is_listed",
     "is_windowed",
@@ -38,6 +41,7 @@ __all__ = [
     "parameters",
     "refusal",
     "register_refusal",
+    "result_of",
     "shared",
     "skips",
     "views_by_operand",
@@ -171,6 +175,7 @@ def name(call: Call) -> str:
     words += [f"causal{a['order']}" + "skips" * skips(call)] * (a["order"] != "none")
     words += ["near"] * is_windowed(call) + ["listed"] * is_listed(call)
     words += ["capped"] * (a["softcap"] > 0) + [str(a["zero_rows"])] * (a["zero_rows"] != "none")
+    words += ["rounded"] * bool(a["factor"])
     return "_".join(words)
 
 
@@ -221,6 +226,19 @@ def visited_keys(call: Call) -> list[Argument]:
     return made
 
 
+def element_of_result(call: Call) -> str:
+    """Return the C++ type in which the result is stored: that of the operands, or e4m3."""
+    own = FLOAT8 if call.attributes["factor"] else TYPES[call.dtype]
+    return chain_parameters.ELEMENTS[own]
+
+
+def result_of(call: Call, strides: Sequence[Extent]) -> list[Argument]:
+    """Return the arguments of the result: its address, ``strides``, and a factor if it has one."""
+    named, factor = views_by_operand(call), float(call.attributes["factor"])
+    own = FLOAT8 if factor else TYPES[call.dtype]
+    return [pointer(named["y"], own), *map(i32, strides), *([f32(factor)] if factor else [])]
+
+
 def limits(call: Call) -> list[Argument]:
     """Return the last arguments: numbers that change scores, and the sides of a window."""
     a = call.attributes
@@ -233,6 +251,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     a = call.attributes
     return {
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
+        "result": element_of_result(call),
+        "rounded": bool(a["factor"]),
         "kind": call.dtype,
         "mask": a["mask_kind"],
         "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
@@ -268,13 +288,13 @@ def operands_of(call: Call) -> list[Argument]:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, own = views_by_operand(call), TYPES[call.dtype]
+    named = views_by_operand(call)
     q: View = named["q"]
     batch, heads, queries, _ = q.dims
     heads_k, keys = named["k"].dims[1:3]
     made = operands_of(call)
     made += visited_keys(call)
-    made += [pointer(named["y"], own), *map(i32, named["y"].strides)]
+    made += result_of(call, named["y"].strides)
     tiles = combine("ceildiv", queries, variant.params["queries"])
     group = combine("floordiv", heads, heads_k)
     made += [divisor(tiles), divisor(heads), divisor(group), i32(queries), i32(keys)]

@@ -17,6 +17,7 @@ from tracea_graph.kernels.gpu.families.attention import (
     heads_of,
     is_listed,
     is_windowed,
+    result_of,
     views_by_operand,
 )
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
@@ -156,7 +157,7 @@ def launch_of_tiles(
     if a["mask_kind"] != "none":
         made += [pointer(named["mask"], MASKS[str(a["mask_kind"])])]
         made += map(i32, named["mask"].strides[:mask_axes])
-    made += [pointer(named["y"], own), *map(i32, named["y"].strides[:-1])]
+    made += result_of(call, named["y"].strides[:-1])
     made += [divisor(blocks_of_head), divisor(heads), divisor(combine("floordiv", heads, heads_k))]
     made += [i32(queries), i32(keys)]
     made += [f32(float(a[one])) for one in ("scale", "fill", "softcap")]

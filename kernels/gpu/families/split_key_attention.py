@@ -42,6 +42,8 @@ def refusal(call: Call, variant: Variant) -> str:
         return f"the number of keys is 0 or above {variant.params['keys']}"
     if why := visits_refusal(call):
         return why
+    if call.attributes["factor"]:
+        return "results are not rounded to 8 bits"
     if mask is not None and (mask.strides[-2] != 0 or mask.strides[-1] != 1):
         return "the mask is not one contiguous row for all queries"
     return warpgroup_attention.refusal(call, variant)

@@ -182,6 +182,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     producer, consumer = _REGISTERS[tile.groups]
     return {
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
+        "result": attention.element_of_result(call),
+        "rounded": bool(a["factor"]),
         "kind": call.dtype,
         "instructions": _instructions(tile),
         "mask": a["mask_kind"],
@@ -235,7 +237,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made += [pointer(named["mask"], MASKS[str(a["mask_kind"])])]
         made += map(i32, named["mask"].strides)
     made += attention.visited_keys(call)
-    made += [pointer(named["y"], own), *map(i32, named["y"].strides[:-1])]
+    made += attention.result_of(call, named["y"].strides[:-1])
     tiles = combine("ceildiv", queries, _ROWS * tile.groups)
     whole = combine("mul", batch, heads)
     band = _BAND if a["order"] != "none" else 1

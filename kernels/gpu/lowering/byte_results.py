@@ -1,6 +1,6 @@
-"""Let norms, matmuls and chains store their results in 8 bits instead of another call.
+"""Let norms, matmuls, attention and chains store results in 8 bits instead of another call.
 
-Matmuls and chains store 8-bit floats so; for integers they do so already in the graph.
+Matmuls, attention and chains store 8-bit floats so; for integers they do so already in the graph.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ def _rounded(uses: BufferUses, maker: Call, rounding: Call) -> Call | None:
     x, y = rounding.views
     assert x is not None and y is not None
     alone = uses.only_for(x, rounding) is maker
+    if maker.op == "attention":
+        return _attention(maker, x, y, _factor(rounding)) if alone else None
     if maker.op == "norm":
         return _norm(maker, x, y, _stepped(rounding) or {"factor": _factor(rounding)}, alone)
     written = [v for o, v in CALLS.of(maker).each(maker) if o.written]
@@ -103,6 +105,21 @@ def _norm(
     kept = None if alone else own
     more = {**named, **norm.attributes, "y": kept, "rounded": _moved(own, y), **rounding}
     return CALLS.make("norm", norm.dtype, **more, chain=norm.chain)
+
+
+def _attention(maker: Call, x: View, y: View, factor: float) -> Call | None:
+    """Return an attention that stores 8-bit floats, whose heads lie side by side; else None."""
+    own = CALLS.of(maker).named(maker)["y"]
+    if not factor or not isinstance(own, View):
+        return None
+    order = (0, 2, 1, 3)  # batch, queries, heads, columns
+    rows = View(own.buffer, tuple(own.dims[axis] for axis in order),
+                tuple(own.strides[axis] for axis in order), own.offset)  # fmt: skip
+    if not _covers(rows, x, y):
+        return None
+    named = {**CALLS.of(maker).named(maker), **maker.attributes}
+    made = {**named, "y": _moved(own, y), "factor": factor}
+    return CALLS.make("attention", maker.dtype, schedules=maker.schedules, **made)
 
 
 def _covers(own: View, x: View, y: View) -> bool:

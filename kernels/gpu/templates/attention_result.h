@@ -8,7 +8,12 @@
           UNROLL
           for (i32 h = 0; h < 2; h++) {
             const i32 i = (p * 8 + j) * 4 + h * 2;
+            //% if rounded
+            const float part = share[h] * factor;
+            float two[2] = {sums[i] * part, sums[i + 1] * part};
+            //% else
             float two[2] = {sums[i] * share[h], sums[i + 1] * share[h]};
+            //% endif
             //% if guarded
             if (share[h] == 0.0f) two[0] = two[1] = 0.0f;  // whatever lies in values
             //% endif
@@ -21,15 +26,15 @@
           for (i32 p8 = 0; p8 < 4; p8++) {
             const i32 row = top_row + lane / 8 + p8 * 4, col = p * 64 + lane % 8 * 8;
             if (row < ${end} && col < ${head_v})
-              *(chunk*)(to + (row * y_row + col)) = *(const chunk*)(arena() + (${runs} ^ (${exchange.layout.expression("p8 * 4", "0")})));
+              ${"store_rounded<" ~ element ~ ">(to + (row * y_row + col), " if rounded else "*(chunk*)(to + (row * y_row + col)) = "}*(const chunk*)(arena() + (${runs} ^ (${exchange.layout.expression("p8 * 4", "0")})))${")" if rounded};
           }
         } else {
           ROLLED
           for (i32 at = lane; at < 16 * 64; at += 32) {
             const i32 row = at / 64, col = at % 64, run = col / 8;
             if (top_row + row < ${end} && p * 64 + col < ${head_v})
-              to[(i64)(top_row + row) * y_row + p * 64 + col] =
-                  ((const ${element}*)(arena() + strip + ${exchange.layout.expression("row", "run")}))[col % 8];
+              ${"assign(" if rounded}to[(i64)(top_row + row) * y_row + p * 64 + col]${", number(" if rounded else " ="}
+                  ((const ${element}*)(arena() + strip + ${exchange.layout.expression("row", "run")}))[col % 8]${"))" if rounded};
           }
         }
         sync_warp();

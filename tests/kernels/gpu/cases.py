@@ -17,13 +17,15 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.attention import LISTED_SIDE
 from tracea_graph.kernels.program import Call, View
-from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.chain import FLOAT8, Chain, Step
 
 __all__ = ["CASES", "Case", "Expected", "check"]
 
 FLOATS = (DType.F32, DType.F16, DType.BF16)
 TOLERANCE = {DType.F32: 2e-6, DType.F16: 1e-3, DType.BF16: 8e-3}
 """Half a unit of the last place of the largest number, and a little."""
+HALF_STEP = 2.0**-4 * 1.02
+"""What rounding to 8-bit floats loses of a number, and what computing it loses besides."""
 _TF32 = 1e-3
 """The same of sums of products of tf32 numbers."""
 EPSILON = 1e-5
@@ -466,12 +468,13 @@ def attention(
     shared: int = 1, mask: str = "none", order: str = "none", fill: float = -np.inf,
     low: float = -np.inf, softcap: float = 0.0, zero_rows: str = "none", late: int = 0,
     flat: bool = False, near: tuple[int, int] | None = None, band: tuple[int, int] | None = None,
-    lists: bool = True,
+    lists: bool = True, factor: float = 0.0, y_late: int = 0,
 ) -> Maker:  # fmt: skip
     """``shape``: batch, heads, queries; ``shared`` heads of queries to one of keys.  What is
     masked has ``low`` added, the keys of the first query all; or all queries have one mask.
     Queries see the keys that are ``near``, so many before and after their own; or the mask keeps
-    such a ``band``, whose tiles are listed if it ``lists`` them."""
+    such a ``band``, whose tiles are listed if it ``lists`` them.  With a ``factor``, 8-bit floats
+    are stored.  The result starts ``y_late``."""
     batch, heads, queries = shape
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -496,11 +499,15 @@ def attention(
         first = rng.integers(0, keys - queries + 1, batch) if order == "placed" else np.zeros(1)
         if order == "placed":
             named["positions"] = memory.put(first)
-        y = memory.empty((batch, heads, queries, head_v), NUMPY[dtype], late, 0, (0, 2, 1, 3))
+        kind = FLOAT8 if factor else dtype
+        y = memory.empty(
+            (batch, heads, queries, head_v), NUMPY[kind], late + y_late, 0, (0, 2, 1, 3)
+        )
         left, right = near or (-1, 0)
         call = CALLS.make("attention", dtype.short, **named, y=y, mask_kind=mask, order=order,
                           zero_rows=zero_rows, window_left=left, window_right=right,
-                          scale=1 / np.sqrt(head), fill=fill, softcap=softcap)  # fmt: skip
+                          scale=1 / np.sqrt(head), fill=fill, softcap=softcap,
+                          factor=factor)  # fmt: skip
 
         def expected() -> list[Expected]:
             s = wide(q) @ wide(np.repeat(k, shared, 1)).swapaxes(-1, -2) / np.sqrt(head)
@@ -519,6 +526,8 @@ def attention(
                 p = softmax(wide(s), False) if keys else s
                 p = np.nan_to_num(p, nan=0.0) if zero_rows != "none" else p
                 value = p @ wide(np.repeat(v, shared, 1))
+            if factor:
+                return [Expected(y, np.clip(value * factor, -448, 448), HALF_STEP)]
             return [Expected(y, value, 2 * TOLERANCE[dtype])]
 
         return call, expected

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.kernels.gpu.cases import TOLERANCE, Case, Expected, Made, Maker, norm
+from tests.kernels.gpu.cases import (
+    HALF_STEP,
+    TOLERANCE,
+    Case,
+    Expected,
+    Made,
+    Maker,
+    attention,
+    norm,
+)
 from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
@@ -29,8 +38,6 @@ _SMALL = Chain(
     (), (FLOAT8,),
 )  # fmt: skip
 """The same without a residual; what reads it multiplies 8-bit floats."""
-_HALF_STEP = 2.0**-4 * 1.02
-"""What rounding to 8-bit floats loses of a number, and what computing it loses besides."""
 _STEPS = {
     DType.U8: {"step": 0.02, "zero": 131.0, "low": 0.0, "high": 255.0},
     DType.I8: {"step": 0.03, "zero": 0.0, "low": -127.0, "high": 127.0},
@@ -86,7 +93,7 @@ def gemm(
             largest = float(np.abs(value).max())
             share = float(lost.max()) / largest + 2.0**-10
             return [Expected(y, np.clip(value, -448, 448) if small else value,
-                             share + _HALF_STEP * small)]  # fmt: skip
+                             share + HALF_STEP * small)]  # fmt: skip
 
         return call, expected
 
@@ -142,7 +149,7 @@ def normed(rows: int, columns: int, kept: bool, rounded: DType = FLOAT8) -> Make
 
         def expected() -> list[Expected]:
             value = norm(x.astype(np.float64), "layer", 1e-5) * gamma + beta
-            made = [Expected(small, np.clip(value * 32, -448, 448), _HALF_STEP)]
+            made = [Expected(small, np.clip(value * 32, -448, 448), HALF_STEP)]
             if rounded is not FLOAT8:
                 step, zero, low, high = numbers.values()
                 steps = np.clip(value / step + zero, low, high)
@@ -152,6 +159,21 @@ def normed(rows: int, columns: int, kept: bool, rounded: DType = FLOAT8) -> Make
         return call, expected
 
     return make
+
+
+def _attention() -> Iterator[Case]:
+    """By each kernel: whole and ragged heads, rows that do not start at multiples of 8 bytes."""
+    flash, few = ("128x128x2", "192x128x2"), ("64x128x1",)
+    made = attention(DType.F16, (2, 3, 70), 100, 64, 64, factor=256.0)
+    yield Case("float8 attention 64", made, ("64x64",))
+    yield Case("float8 attention by warpgroups", made, (*flash, *few), ("wgmma",))
+    made = attention(DType.F16, (2, 2, 140), 100, 40, 24, factor=4096.0, late=5)
+    yield Case("float8 attention late", made, ("64x64",))
+    made = attention(DType.F16, (1, 2, 70), 90, 40, 24, factor=256.0, y_late=3)
+    yield Case("float8 attention 40 24", made, (*flash[:1], *few), ("wgmma",))
+    made = attention(DType.BF16, (1, 2, 70), 120, 64, 64, mask="bool", zero_rows="guarded",
+                     factor=256.0)  # fmt: skip
+    yield Case("float8 attention masked", made, (*flash[:1], *few), ("wgmma",))
 
 
 def _cases() -> Iterator[Case]:
@@ -174,6 +196,7 @@ def _cases() -> Iterator[Case]:
         for kind in _STEPS:
             yield Case(f"{kind.short} norm {columns} {kept}", normed(9, columns, kept, kind),
                        ("16x8",))  # fmt: skip
+    yield from _attention()
     yield Case("float8 stored 1003", stored(1003), ("256x16", "256x8"))
     yield Case("float8 stored in e5m2", stored(1003, WIDE_FLOAT8), ("256x16",))
     for dtype in FLOATS8:

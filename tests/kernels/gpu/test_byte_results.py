@@ -1,4 +1,4 @@
-"""Norms and matmuls that store 8 bits for the matmul that reads them."""
+"""Norms, matmuls and attention that store 8 bits for the matmul that reads them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tracea_graph.kernels.gpu import float8_rounding
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.float8_rounding import loss_of_sums
 from tracea_graph.kernels.program import Call
+from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import FLOAT8, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
@@ -63,6 +64,39 @@ def test_makers_round(residual: bool) -> None:
     assert (norm["y"] is not None) is residual
     first = next(c for c in made if c.op == "float8_gemm")
     assert first.chain is not None and first.chain.result_types == (FLOAT8,)
+
+
+def attended(others: bool) -> RegionParams:
+    """Attention to q, k and v (0 to 2), and a matmul of it; ``others`` may read it too."""
+    attention = AttentionParams(2, 32, 32, 0.25, widths=(WIDTH, WIDTH, WIDTH))
+    project = GemmParams(WIDTH, HIDDEN, KN)
+    return RegionParams(4, (
+        RegionStep(attention, (0, 1, 2), narrow="f16"),
+        RegionStep(project, (4, 3), narrow="f16", factor=64.0),
+    ), (5, *([4] if others else [])))  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [3, "b"])
+def test_attention_rounds(batch: int | str) -> None:
+    """Attention stores 8-bit floats if the matmul alone reads it."""
+    shapes = [(batch, 150, WIDTH)] * 3 + [(WIDTH, HIDDEN)]
+    specs = [TensorSpec(DType.F32, shape) for shape in shapes]
+    for others in (False, True):
+        made = program_of(attended(others), specs, DType.F16, {"b": 3}).calls
+        (attention,) = (c for c in made if c.op == "attention")
+        assert attention.attributes["factor"] == (0 if others else 64)
+        assert any(map(rounds, made)) is others
+
+
+@pytest.mark.compiler
+def test_results_of_attention() -> None:
+    params = attended(False)
+    shapes = [(2, 17, WIDTH)] * 3 + [(WIDTH, HIDDEN)]
+    rng = np.random.default_rng(8)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    (want,) = params.reference([a.astype(np.float64) for a in arrays])
+    (got,) = run_program(params, arrays, DType.F16)
+    assert np.abs(got - want).max() < 0.06 * np.abs(want).max()
 
 
 STEPS = (Step("div", (0, 0.05)), Step("round", (1,)), Step("add", (2, 128.0)),
