@@ -305,7 +305,7 @@ step does, per sum.
 Behind a norm and with a GELU, 4096 × 3072 × 768 takes 35.6 µs in tiles 128x256x64x4x1 and 38.3 in
 128x128x64x6x2; with a GELU of single steps 6304 × 3072 × 768 takes 97.5 and 108.2 (one H100).
 """
-LEAST_MANY, _DOUBLINGS, _MOST_TILES = 384, 17, 6
+LEAST_MANY, _DOUBLINGS, _MOST_TILES = MOST_FEW + 1, 17, 6
 """Minimum rows for which the rule uses warpgroup kernels.  If the number of rows varies at run
 time, a tile is chosen for each power of two, up to 2 to ``_DOUBLINGS``, with at most
 ``_MOST_TILES`` different tiles.
@@ -336,7 +336,7 @@ def choose_warpgroup_tiles(
     kernels are better at all sizes.
     """
     known = batch * rows
-    fewest = most_few(columns) + 1 if columns >= WIDE else LEAST_MANY
+    fewest = most_few(columns) + 1
     if not tiles or min(columns, depth) < side or 0 < known < fewest:
         return []
 

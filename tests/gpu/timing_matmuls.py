@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,13 @@ def _shared_depth(m: int, n: int, k: int, chain: Chain | None = None) -> Row:
     return Row(f"depth {m}x{n}x{k} + bias {what}", gemm("f16", m, n, k, "nk", chain=chain, pad=0),
                (*few, *narrow, *_DEPTHS), product(m, n, k, "f16"), 2.0 * m * n * k, 0,
                finished(m, n, k, chain))  # fmt: skip
+
+
+def _between(m: int, n: int, k: int, chain: Chain | None = None) -> Row:
+    """A product of more rows than kernels of few rows are for, and of fewer than three tiles."""
+    row = _shared_depth(m, n, k, chain)
+    few = tuple(f"64x{n}x{split}" for n, split in ((48, 1), (96, 1), (64, 2), (96, 3), (96, 6)))
+    return replace(row, name=row.name.replace("depth", "between"), tiles=(*few, *row.tiles))
 
 
 def _gates(m: int, n: int, k: int) -> Iterator[Row]:
@@ -247,6 +255,9 @@ ROWS: tuple[Row, ...] = (
     *(_shared_depth(*s) for s in ((512, 512, 16384), (512, 3072, 768), (1024, 1024, 1024))),
     *(_shared_depth(m, 768, 3072, RESIDUAL) for m in (256, 384, 512, 1024)),
     _shared_depth(256, 3072, 768, GELU),
+    *(_between(m, *s) for m in (257, 320, 383) for s in (
+        (768, 768, RESIDUAL), (2304, 768), (3072, 768, GELU), (768, 3072, RESIDUAL))),
+    _between(300, 4096, 4096),
     *(row for s in ((512, 8192, 2048), (2048, 8192, 2048), (1024, 4864, 896))
       for row in _gates(*s)),
     *(_row_sums(4096, *one) for one in SUMS),

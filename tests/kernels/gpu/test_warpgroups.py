@@ -20,6 +20,8 @@ from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.families import few_key_attention, warpgroup_matmul
 from tracea_graph.kernels.gpu.kernel_selection import (
     FEW_PIXELS,
+    FEW_ROWS,
+    WARPGROUPS,
     kernels_of,
     launches_for,
     variants_of,
@@ -123,7 +125,7 @@ def test_many_rows_have_a_kernel_of_warpgroups_before_that_for_all_sizes() -> No
     assert [name.split(" ")[0] for name in kernels_of(call)] == [symbol for _, symbol in pairs]
 
     fitting = [[evaluate(launch.when, {"rows": n}) > 0 for launch, _ in pairs]
-               for n in (1, 383, 384, 1 << 17)]  # fmt: skip
+               for n in (1, 256, 257, 1 << 17)]  # fmt: skip
     assert fitting[0] == fitting[1] == [False] * (len(pairs) - 1) + [True]
     wide = tiles(call).index("128x128x32x4")  # for GPUs without warpgroups, from 1024 rows on
     assert wide == len(pairs) - 2
@@ -131,6 +133,19 @@ def test_many_rows_have_a_kernel_of_warpgroups_before_that_for_all_sizes() -> No
     assert [launch.persistent == 1 for launch, _ in pairs[:wide]] == [
         "d" not in tile for tile in tiles(call)[:wide]
     ]  # blocks that share the depth of a tile have one each
+
+
+@pytest.mark.parametrize("rows", [257, 300, 320, 383])
+@pytest.mark.parametrize("layout", ["nk", "kn"])
+@pytest.mark.parametrize(("columns", "depth"), [(768, 768), (3072, 768), (768, 3072), (64, 64)])
+def test_rows_between_few_and_many_use_warpgroups(
+    rows: int, layout: str, columns: int, depth: int
+) -> None:
+    """Rows known or not: from the first count that kernels of few rows leave."""
+    known, _ = variants_of(call_of(rows, columns, depth, layout))[0]
+    varying = variants_of(call_of("rows", columns, depth, layout))
+    chosen = next(v for v, when in varying if evaluate(when, {"rows": rows}) > 0)
+    assert {known.template, chosen.template} <= {WARPGROUPS, FEW_ROWS}
 
 
 def test_rows_beyond_few_take_small_tiles_where_these_have_an_sm_each() -> None:
