@@ -300,6 +300,32 @@ def _kv_append(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _kv_append_rotated(dtype: str) -> CallSchema:
+    """Schema of appends to both caches, with what attention by tensor cores reads besides.
+
+    ``turned`` are queries, rotated by ``cos`` and ``sin`` as new keys are, after the RMS norms of
+    ``q_gamma`` and ``k_gamma``.  ``near_k`` and ``near_v`` are the caches in the operands' type.
+    Rows behind an item's last one become 0; of those that are written in place, and in ``near_k``
+    and ``near_v``, as many as a tile may reach.
+    """
+    news = [_op(name, "B Hkv S D", dtype) for name in ("new_k", "new_v")]
+    halves = [_op(name, "B S Dr", dtype, optional=True) for name in ("cos", "sin")]
+    gammas = [_op(name, "D", optional=True) for name in ("q_gamma", "k_gamma")]
+    return CallSchema(
+        "kv_append_rotated",
+        (
+            _op("q", "B H S D", dtype, optional=True), *news,
+            *(_op(name, "B Hkv T D", *DTYPES) for name in ("past_k", "past_v")),
+            *halves, *gammas, _op("positions", "B", "i64"),
+            _out("turned", "B H S D", dtype, optional=True),
+            *(_out(name, "B Hkv P D", *DTYPES) for name in "kv"),
+            *(_out(name, "B Hkv P D", dtype, optional=True) for name in ("near_k", "near_v")),
+        ),
+        (choice("cache_type", DTYPES), replace(real("epsilon"), default=0.0)),
+        dtype,
+    )  # fmt: skip
+
+
 def _recurrent(dtype: str) -> CallSchema:
     """Schema of the time steps of an LSTM or GRU; ``p`` holds the products of x and gate weights.
 
@@ -513,6 +539,7 @@ CALLS = Calls(
         *map(_resize, DTYPES),
         *map(_grid_sample, DTYPES),
         *map(_kv_append, DTYPES),
+        *map(_kv_append_rotated, DTYPES[1:]),
         *map(_recurrent, DTYPES),
         *map(_copy, ("b1", "b2", "b4", "b8")),
         _IOTA,

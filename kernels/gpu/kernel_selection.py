@@ -104,6 +104,8 @@ _TF32 = {"tf32": 1, "tf32x3": 3}  # numbers of products
 _STEEP, _NORMED = 5, 3  # cheap steps that take as long as a GELU, as a norm of the rows of x
 _CLUSTERS = ("attention_cached", "squeeze_excite")
 """Ops with a kernel whose blocks form clusters, and one without."""
+_OF_HEADS = ("attention", "kv_append_rotated")
+"""Beginnings of ops whose sources depend on the size of heads."""
 _SOME = "n"
 """Placeholder for a size or stride that the kernel's source does not depend on."""
 _LEAST_SIDE = 16  # of a tile that is transposed in shared memory
@@ -530,7 +532,7 @@ def _skeleton(call: Call) -> Call:
             if attribute.name == "kernel" or attribute.name in ("strides", "dilations", "pads"):
                 value = (1, 1)
         values[attribute.name] = value
-    heads, images = call.op.startswith("attention"), call.op in _IMAGES
+    heads, images = call.op.startswith(_OF_HEADS), call.op in _IMAGES
     views = tuple(v and (_image(v) if images else _bare(v, heads)) for v in call.views)
     if call.op == "depthwise":  # the taps are part of the source
         at = schema.slices(call)["w"].start

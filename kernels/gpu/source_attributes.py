@@ -21,6 +21,6 @@ SOURCE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "gated_gemm": ("activation", "layout"),
     "expanded_depthwise": ("activation", "strides"), "iota": ("y_type",),
     "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
-    "depthwise_projection": ("strides", "activation"),
+    "depthwise_projection": ("strides", "activation"), "kv_append_rotated": ("cache_type",),
 })  # fmt: skip
 """By op; attention's are found by ``kernel_selection``."""

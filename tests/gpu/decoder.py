@@ -1,12 +1,13 @@
 """Time one token of a decoder on the device, beside the memory bound: weights and caches once.
 
-    python -m tests.gpu.decoder [NAME…] [--bits 4|8|16] [--block 32|128] [--past 512] [--parts]
-        [--float] [--write FILE.md]
+    python -m tests.gpu.decoder [NAME…] [--bits 4|8|16] [--block 32|128] [--past 512] [--rows 1]
+        [--parts] [--float] [--write FILE.md]
 
 A token is one replay of a CUDA graph with the launches of the library; caches are written in
-place.  The bound is the time in which this GPU reads all matrices, scales and cached rows at the
-rate of a kernel that only reads.  Weights are zeros, which takes the same time.  The decoders are
-those of ``models.decoder``; with ``--float`` inputs and outputs are float32.
+place.  With ``--rows``, a replay computes a prompt of so many tokens; times are those of a replay.
+The bound is the time in which this GPU reads all matrices, scales and cached rows at the rate of a
+kernel that only reads.  Weights are zeros, which takes the same time.  The decoders are those of
+``models.decoder``; with ``--float`` inputs and outputs are float32.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ _PAST, _PRESENT = "past_key_values", "present"
 
 
 def decoder(
-    name: str, bits: int, block: int, past: int, half: bool
-) -> tuple[Placed, TileGraph]:  # fmt: skip
-    """Plan a decoder for one token; raises RuntimeError unless it becomes one program."""
+    name: str, bits: int, block: int, past: int, half: bool, rows: int = 1
+) -> tuple[Placed, TileGraph]:
+    """Plan a decoder for ``rows`` tokens; raises RuntimeError unless it becomes one program."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "decoder.onnx"
         model = build(name, block, 0, bits, half, hollow=True)
         onnx.save(model, path, save_as_external_data=True, location="decoder.data")
-        total = past + 1
-        sizes = {"batch": 1, "sequence": 1, "past_sequence": total, "total_sequence": total}
+        total = past + rows
+        sizes = {"batch": 1, "sequence": rows, "past_sequence": total, "total_sequence": total}
         found, graph, _ = programs(load(path), "fp16", skip=SKIPPED, shape=sizes)
     if len(found) != 1:
         raise RuntimeError(f"{name} becomes {len(found)} programs")
@@ -127,6 +128,7 @@ def main() -> None:
     parser.add_argument("--bits", type=int, nargs="*", default=(4, 16))
     parser.add_argument("--block", type=int, default=32)
     parser.add_argument("--past", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--float", action="store_true")
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--write", type=Path, metavar="FILE.md")
@@ -134,7 +136,7 @@ def main() -> None:
     fastest, rows = rate(device), list[Sequence[str]]()
     sys.stdout.write(f"{device.name}: reads {fastest / 1e6:.2f} TB/s\n")
     for name, bits in ((name, bits) for name in asked.names for bits in asked.bits):
-        placed, graph = decoder(name, bits, asked.block, asked.past, not asked.float)
+        placed, graph = decoder(name, bits, asked.block, asked.past, not asked.float, asked.rows)
         found = [run for run in runs(placed) if not run.once and run.blocks]
         chain = Chain(device, found)
         bind_caches(chain, placed, placed.region.results, asked.past)
@@ -142,7 +144,8 @@ def main() -> None:
         bound = read_bytes(placed, graph, found, asked.past) / fastest
         what = f"{bits} bits" + f", blocks of {asked.block}" * (bits < 16)
         rows.append((name, what, f"{asked.past}", f"{len(found)}", f"{time:.0f}",
-                     f"{1e6 / time:.0f}", f"{bound:.0f}", f"{bound / time:.0%}"))  # fmt: skip
+                     f"{1e6 * asked.rows / time:.0f}", f"{bound:.0f}",
+                     f"{bound / time:.0%}"))  # fmt: skip
         sys.stdout.write("  ".join(rows[-1]) + f"  (p99 {late:.0f} µs)\n")
         sys.stdout.write("".join(f"{line}\n" for line in (_parts(chain) if asked.parts else ())))
         sys.stdout.flush()

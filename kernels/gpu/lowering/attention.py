@@ -26,7 +26,7 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.index_map import IndexMap, ViewMove
 
-__all__ = ["lower_attention"]
+__all__ = ["lower_attention", "of_items"]
 
 _NARROW_F32, _LEAST_QUERIES = 256, 16
 """Largest heads that the kernel of float32 is faster with; and fewest queries that fill tiles of a
@@ -94,12 +94,12 @@ def lower_attention(
         return [y]
     if _may_suit_matmuls(w, p, batch, queries, keys):
         many = _where_many(batch, p.heads, queries, keys)
-        own = [_of_items(one, many) for one in (q, k, v)]
-        own_masks = masks and _of_items(masks, many)
-        _attend_by_matmuls(w, p, own[0], own[1], own[2], own_masks, _of_items(out, many))
+        own = [of_items(one, many) for one in (q, k, v)]
+        own_masks = masks and of_items(masks, many)
+        _attend_by_matmuls(w, p, own[0], own[1], own[2], own_masks, of_items(out, many))
         few = combine("sub", batch, many)
-        q, k, v, out = (_of_items(one, few) for one in (q, k, v, out))
-        mask = _of_items(masks, few).view if masks else None
+        q, k, v, out = (of_items(one, few) for one in (q, k, v, out))
+        mask = of_items(masks, few).view if masks else None
     if max(p.head, p.head_v) > attention_rows.LARGEST_HEAD:
         most = attention_rows.LARGEST_HEAD
         raise LackingError(f"GPU attention kernels support head sizes up to {most}")
@@ -115,15 +115,11 @@ def lower_attention(
 def _widened(
     w: GpuProgramWriter, p: AttentionParams, operands: Sequence[Value]
 ) -> tuple[AttentionParams, Sequence[Value]]:
-    """Convert keys and values in 8 bits.  Raises LackingError for those in 16 bits."""
+    """Convert keys and values in 8 bits; those in 16 bits are converted as others are."""
     if p.stored == "i8":
         wide = [w.typed_as(v, DType.F32) for v in operands[1:3]]
-        p, operands = replace(p, stored="f32"), (operands[0], *wide, *operands[3:])
-    if p.stored != "f32":
-        raise LackingError(
-            "GPU attention reads no keys and values of another type than its queries"
-        )
-    return p, operands
+        operands = (operands[0], *wide, *operands[3:])
+    return replace(p, stored="f32"), operands
 
 
 def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams) -> bool:
@@ -224,7 +220,7 @@ def _where_many(batch: Extent, heads: int, queries: Extent, keys: Extent) -> Ext
     return combine("mul", batch, combine("min", 1, combine("max", 0, inside)))
 
 
-def _of_items(value: Value, items: Extent) -> Value:
+def of_items(value: Value, items: Extent) -> Value:
     """View the first items of a value, or none."""
     return Value(replace(value.view, dims=(items, *value.view.dims[1:])), value.dtype)
 

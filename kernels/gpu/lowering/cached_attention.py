@@ -1,20 +1,26 @@
 """Lower attention to a cache together with the rows that it appends and their rotation.
 
     norms of heads of q and new keys, rotate both, append keys, append values, attend -> one call
+    … of many rows, or to a window -> a call that appends and rotates, and attention
 
 The steps of a program that ``passes/attention/group_query.py`` makes of GroupQueryAttention are
-found by their parameters.  Steps whose results others read, too, stay calls of their own.
+found by their parameters.  Steps whose results others read, too, stay calls of their own.  Where
+the number of rows varies, both ways are written; which of them has items depends on a run's sizes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
-from tracea_graph.ir import DType
+from tracea_graph.ir import DType, Extent, combine
+from tracea_graph.kernels.gpu.families.attention import LARGEST_HEAD
 from tracea_graph.kernels.gpu.families.cached_attention import HEADS, TOGETHER
-from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.attention import of_items
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
+from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Value
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
@@ -29,6 +35,10 @@ __all__ = ["CachedAttention", "cached_attentions", "lower_cached_attention"]
 
 _FLOATS = (DType.F32, DType.F16, DType.BF16)
 _HEADS_FIRST = (0, 2, 1, 3)
+_ROWS_FIRST = (0, 2, 1, 3)
+"""Order of axes in which rotated queries are stored."""
+_LEAST_ROWS = 16
+"""Fewest rows that an attention by tensor cores computes sooner, with a launch more."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +89,14 @@ def cached_attentions(p: RegionParams) -> dict[int, CachedAttention]:
 def _suits(p: AttentionParams) -> bool:
     """Whether the kernel supports an attention."""
     plain = (
-        p.stored == "f32"
+        p.stored != "i8"
         and p.mask == "none"
-        and not p.window
+        and p.fill == -inf
         and not p.global_keys
         and p.tiles is None
     )
     plain = plain and p.causal == "placed" and p.zero_rows in ("none", "lowest")
+    plain = plain and not (p.window and p.head > LARGEST_HEAD)
     heads = p.head == p.head_v and p.head in HEADS and not any(p.offsets[1:])
     return plain and heads and p.layouts == ("rows", "heads", "heads", "rows")
 
@@ -230,15 +241,54 @@ def _form(chain: Chain) -> tuple[tuple[tuple[str, tuple[int | float, ...]], ...]
     return tuple((step.op, step.args) for step in chain.steps), chain.results
 
 
+@dataclass(frozen=True)
+class _Operands:
+    """What both ways of an attention read and write; heads are ``[B, H, rows, D]``.
+
+    ``news`` are q, new keys and new values, ``tables`` cos and sin, if there are any.
+    """
+
+    news: tuple[Value, Value, Value]
+    pasts: tuple[Value, Value]
+    tables: tuple[Value, ...]
+    gammas: tuple[Value, ...]
+    positions: Value
+    caches: tuple[Value, Value]
+    y: Value
+
+    def of_items(self, items: Extent) -> _Operands:
+        """Return the operands of the first items, or of none."""
+        q, k, v = (of_items(one, items) for one in self.news)
+        pasts, caches = (tuple(of_items(one, items) for one in pair)
+                         for pair in (self.pasts, self.caches))  # fmt: skip
+        tables = tuple(of_items(one, items) for one in self.tables)
+        positions, y = (of_items(one, items) for one in (self.positions, self.y))
+        return replace(
+            self, news=(q, k, v), pasts=(pasts[0], pasts[1]), tables=tables,
+            positions=positions, caches=(caches[0], caches[1]), y=y,
+        )  # fmt: skip
+
+    def views(self) -> dict[str, View]:
+        """Return the views that both calls read, by operand."""
+        named = dict(zip(("new_k", "new_v", "past_k", "past_v", "k", "v", "positions"),
+                         (*self.news[1:], *self.pasts, *self.caches, self.positions),
+                         strict=True))  # fmt: skip
+        named |= zip(("cos", "sin"), self.tables, strict=False)
+        named |= zip(("q_gamma", "k_gamma"), self.gammas, strict=False)
+        return {name: value.view for name, value in named.items()}
+
+
 def lower_cached_attention(
     w: GpuProgramWriter, group: CachedAttention, values: dict[int, Value],
     wanted: Mapping[int, Value | None],
 ) -> bool:  # fmt: skip
-    """Write the call and add its results to ``values``; return whether its types are supported."""
+    """Write the calls and add their results to ``values``; return whether types are supported."""
     pasts, p = [values[i] for i in group.pasts], group.params
     targets = [wanted.get(i) for i in group.caches]
     types = {v.dtype for v in (*pasts, *targets) if v is not None}
     if len(types) != 1 or not types <= set(_FLOATS):
+        return False
+    if p.window and w.narrow not in HALVES:
         return False
     cache_type, own = types.pop(), w.narrow
     slots = values[group.slots].shape[0]
@@ -250,28 +300,77 @@ def lower_cached_attention(
         w.through(w.typed_as(values[rows.value], own), rows.heads).transposed(_HEADS_FIRST)
         for rows in (group.q, group.keys, group.values)
     )
-    cos, sin = (
-        (w.typed_as(values[i], own).view for i in group.tables) if group.tables else (None, None)
-    )
-    norms = dict[str, object]()
-    if group.norm and group.gammas:
-        gammas = [w.typed_as(values[i], DType.F32).view for i in group.gammas]
-        norms = {"q_gamma": gammas[0], "k_gamma": gammas[1], "epsilon": group.norm.epsilon}
     batch, _, rows, _ = q.shape
     y = wanted.get(group.result)
     if y is None or y.dtype is not own:
         y = w.temp(own, (batch, rows, p.heads * p.head))
     heads = IndexMap((ViewMove("reshape", (0, 0, p.heads, p.head)),))
-    count = p.heads // p.shared_heads * (w.about(rows) or 1)
-    w.call(
-        "attention_cached", own.short, q=q.view, new_k=keys.view, new_v=new_values.view,
-        past_k=pasts[0].view, past_v=pasts[1].view, cos=cos, sin=sin,
-        positions=values[group.positions].view, k=caches[0].view, v=caches[1].view,
-        y=y.through(heads).transposed(_HEADS_FIRST).view, cache_type=cache_type.short,
-        zero_rows=p.zero_rows, queries=max(n for n in TOGETHER if n <= max(count, 1)),
-        scale=p.scale, softcap=p.softcap, **norms,
+    operands = _Operands(
+        (q, keys, new_values), (pasts[0], pasts[1]),
+        tuple(w.typed_as(values[i], own) for i in group.tables or ()),
+        tuple(w.typed_as(values[i], DType.F32) for i in group.gammas or ()),
+        values[group.positions], (caches[0], caches[1]), y.through(heads).transposed(_HEADS_FIRST),
     )  # fmt: skip
+    many = _of_many_rows(w, p, batch, rows)
+    if many != batch:
+        few = operands.of_items(combine("sub", batch, many)) if many != 0 else operands
+        _attend_to_rows(w, group, few, cache_type)
+    if many != 0:
+        _append_and_attend(w, group, operands.of_items(many), cache_type)
     if (target := wanted.get(group.result)) is not None and target.view != y.view:
         w.copy(y, target)
     values.update({group.result: y, group.caches[0]: caches[0], group.caches[1]: caches[1]})
     return True
+
+
+def _of_many_rows(w: GpuProgramWriter, p: AttentionParams, batch: Extent, rows: Extent) -> Extent:
+    """Return the number of items whose queries tensor cores multiply: all, none, or an extent."""
+    if p.window:
+        return batch
+    if w.narrow not in HALVES or p.head > LARGEST_HEAD:
+        return 0
+    if isinstance(rows, int):
+        return batch if rows >= _LEAST_ROWS else 0
+    above = combine("max", 0, combine("sub", rows, _LEAST_ROWS - 1))
+    return combine("mul", batch, combine("min", 1, above))
+
+
+def _attend_to_rows(
+    w: GpuProgramWriter, group: CachedAttention, operands: _Operands, cache_type: DType
+) -> None:
+    """Write an attention of few rows, which appends them."""
+    p, q = group.params, operands.news[0]
+    count = p.heads // p.shared_heads * (w.about(q.shape[2]) or 1)
+    norms = {"epsilon": group.norm.epsilon} if group.norm else {}
+    w.call(
+        "attention_cached", w.narrow.short, q=q.view, **operands.views(), y=operands.y.view,
+        cache_type=cache_type.short, zero_rows=p.zero_rows,
+        queries=max(n for n in TOGETHER if n <= max(count, 1)), scale=p.scale, softcap=p.softcap,
+        **norms,
+    )  # fmt: skip
+
+
+def _append_and_attend(
+    w: GpuProgramWriter, group: CachedAttention, operands: _Operands, cache_type: DType
+) -> None:
+    """Write a call that appends and rotates rows, and attention by tensor cores."""
+    p, own, (q, _, _) = group.params, w.narrow, operands.news
+    turned = w.temp(own, q.shape, _ROWS_FIRST) if operands.tables else q
+    near = list(operands.caches)
+    more = dict[str, View]()
+    if cache_type is not own:
+        near = [w.temp(own, one.shape) for one in near]
+        more = {f"near_{side}": one.view for side, one in zip("kv", near, strict=True)}
+    if operands.tables:
+        more |= {"q": q.view, "turned": turned.view}
+    w.call(
+        "kv_append_rotated", own.short, **operands.views(), **more, cache_type=cache_type.short,
+        epsilon=group.norm.epsilon if group.norm else 0.0,
+    )  # fmt: skip
+    left, right = p.reach
+    w.call(
+        "attention", own.short, q=turned.view, k=near[0].view, v=near[1].view,
+        positions=operands.positions.view, y=operands.y.view, mask_kind="none", order=p.causal,
+        zero_rows=p.zero_rows, window_left=left, window_right=right, scale=p.scale, fill=p.fill,
+        softcap=p.softcap,
+    )  # fmt: skip

@@ -341,11 +341,13 @@ def lower_top_k(
 def lower_kv_append(
     w: GpuProgramWriter, p: KvCacheAppendParams, operands: Sequence[Value], targets: Targets
 ) -> list[Value]:
-    if p.stored != "f32":
-        raise LackingError("GPU kernels append no rows to caches of another type")
+    if p.stored == "i8":
+        raise LackingError("GPU kernels append no rows to caches of integers")
     new, *past, positions, _ = operands
     y = targets[0]
     (spec,) = p.infer([TensorSpec(v.dtype, v.shape) for v in operands])
+    if p.stored != "f32":
+        new = w.typed_as(new, spec.dtype or new.dtype)
     if y is None or y.dtype is not new.dtype:
         y = w.temp(new.dtype, spec.shape or ())
     part = new.part(2, p.offset, p.heads * p.size)

@@ -11,6 +11,7 @@ from tests.kernels.gpu.cases import TOLERANCE, Case, Expected, Made, Maker, some
 from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.kv_append_rotated import BEYOND
 
 __all__ = ["CASES", "EPSILON", "cached", "rms_norm"]
 
@@ -110,6 +111,68 @@ def cached(
     return make
 
 
+def appended(
+    dtype: DType, cache: DType, heads: tuple[int, int], rows: int, past: int, head: int = 64,
+    slots: int = 0, behind: int = 0, late: int = 0, in_place: bool = False, rotates: bool = True,
+    normed: bool = False, asks: bool = True,
+) -> Maker:  # fmt: skip
+    """What attention by tensor cores reads; see :func:`cached` for these words."""
+    count, kept = heads
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        room, batch = past + rows + slots, 2
+        fresh = [some(rng, (batch, rows, n, head), dtype) for n in (count, kept, kept)]
+        length = room if in_place else past
+        held = [some(rng, (batch, kept, length, head), cache) for _ in "kv"]
+        positions = np.maximum(past - behind - np.arange(batch) * behind, 0)
+        angles = rng.uniform(-3, 3, (batch, rows, head // 2))
+        tables = [f(angles).astype(NUMPY[dtype]) for f in (np.cos, np.sin)]
+        gammas = [rng.uniform(0.5, 1.5, head).astype(np.float32) for _ in "qk"]
+        named: dict[str, Any] = {
+            one: memory.put(x.swapaxes(1, 2), late, order=(0, 2, 1, 3))
+            for one, x in zip(("q", "new_k", "new_v"), fresh, strict=True) if one != "q" or asks
+        }  # fmt: skip
+        for side, old in zip("kv", held, strict=True):
+            named[f"past_{side}"] = memory.put(old, late)
+            named[side] = named[f"past_{side}"] if in_place else memory.empty(
+                (batch, kept, room, head), NUMPY[cache], late)  # fmt: skip
+            if cache is not dtype:
+                named[f"near_{side}"] = memory.empty((batch, kept, room, head), NUMPY[dtype])
+        if rotates:
+            named |= dict(zip(("cos", "sin"), map(memory.put, tables), strict=True))
+        if normed:
+            both = map(memory.put, gammas)
+            named |= {**dict(zip(("q_gamma", "k_gamma"), both, strict=True)), "epsilon": EPSILON}
+        if asks:
+            named["turned"] = memory.empty((batch, count, rows, head), NUMPY[dtype])
+        call = CALLS.make("kv_append_rotated", dtype.short, **named, cache_type=cache.short,
+                          positions=memory.put(positions))  # fmt: skip
+
+        def expected() -> list[Expected]:
+            asked = [wide(one).swapaxes(1, 2) for one in fresh]
+            if normed:
+                asked[:2] = [rms_norm(one) * g for one, g in zip(asked[:2], gammas, strict=True)]
+            if rotates:
+                asked[:2] = [_rotated(one, *map(wide, tables)) for one in asked[:2]]
+            found = [Expected(named["turned"], asked[0], TOLERANCE[dtype])] if asks else []
+            for side, new, old in zip("kv", asked[1:], held, strict=True):
+                whole = np.zeros((batch, kept, room, head))
+                for b, place in enumerate(positions):
+                    whole[b, :, :place] = wide(old)[b, :, :place]
+                    whole[b, :, place : place + rows] = new[b]
+                    if in_place and place + rows + BEYOND < room:
+                        rest = slice(place + rows + BEYOND, None)
+                        whole[b, :, rest] = wide(old)[b, :, rest]
+                found.append(Expected(named[side], whole, TOLERANCE[cache]))
+                if cache is not dtype:
+                    found.append(Expected(named[f"near_{side}"], whole, TOLERANCE[dtype]))
+            return found
+
+        return call, expected
+
+    return make
+
+
 def kept_keys(
     dtype: DType, heads: tuple[int, int], queries: int, keys: int, head: int, late: int = 0,
     softcap: float = 0.0,
@@ -164,6 +227,15 @@ def _cases() -> Iterator[Case]:
     long = cached(f16, f32, (4, 1), 1, 600, 256, batch=1, in_place=True, slots=3)
     yield Case("cached long", long, _TILES)
     yield Case("cached first", cached(f16, f16, (4, 1), 6, 0, 64), _TILES)
+    own = ("256",)
+    yield Case("appended", appended(f16, f16, (4, 2), 5, 20, slots=3, behind=4), own)
+    yield Case("appended f32", appended(f16, f32, (4, 2), 7, 9, 128, slots=2, normed=True), own)
+    made = appended(f16, f16, (3, 1), 3, 20, 32, slots=BEYOND + 9, in_place=True, late=1)
+    yield Case("appended in place", made, own)
+    yield Case("appended first", appended(bf16, f32, (2, 2), 33, 0, rotates=False, asks=False),
+               own, ("bf16",))  # fmt: skip
+    yield Case("appended unturned", appended(bf16, bf16, (2, 1), 4, 3, normed=True, behind=2,
+                                             rotates=False), own, ("bf16",))  # fmt: skip
 
 
 CASES = tuple(_cases())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tests.kernels.gpu.cases import TOLERANCE
 from tests.kernels.gpu.machine import Memory
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.kernels.gpu.kernel_selection import variants_of
+from tracea_graph.kernels.gpu.kernel_selection import launches_for, variants_of
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.concat import ConcatParams
@@ -34,13 +35,13 @@ def rotation(heads: int) -> ConcatParams:
                           heads * SIZE).params()  # fmt: skip
 
 
-def steps(narrow: str) -> tuple[RegionStep, ...]:
+def steps(narrow: str, stored: str = "f32") -> tuple[RegionStep, ...]:
     """Of q, k, v, cos, sin, both caches, positions and slots, numbered 0 to 8."""
-    append = KvCacheAppendParams(KEPT, SIZE, 0, KEPT * SIZE)
+    append = KvCacheAppendParams(KEPT, SIZE, 0, KEPT * SIZE, stored=stored)
     attend = AttentionParams(HEADS, SIZE, SIZE, SIZE**-0.5, offsets=(0, 0, 0),
                              widths=(HEADS * SIZE, 0, 0), kv_heads=KEPT, causal="placed",
                              layouts=("rows", "heads", "heads", "rows"),
-                             zero_rows="lowest")  # fmt: skip
+                             zero_rows="lowest", stored=stored)  # fmt: skip
     made = (
         (rotation(HEADS), (0, 3, 4)), (rotation(KEPT), (1, 3, 4)), (append, (10, 5, 7, 8)),
         (append, (2, 6, 7, 8)), (attend, (9, 11, 12, 7)),
@@ -61,7 +62,7 @@ def arrays(rows: int, past: int) -> list[np.ndarray]:
 
 
 def ops(params: RegionParams, given: list[np.ndarray]) -> list[str]:
-    types = {"float32": DType.F32, "int64": DType.I64, "bool": DType.BOOL}
+    types = {"float32": DType.F32, "float16": DType.F16, "int64": DType.I64, "bool": DType.BOOL}
     specs = [TensorSpec(types[str(a.dtype)], a.shape) for a in given]
     return [call.op for call in program_of(params, specs, DType.F32).calls]
 
@@ -85,6 +86,31 @@ def test_rotation_appending_and_attention_are_one_call(rows: int, narrow: str) -
         np.testing.assert_allclose(got, expected, rtol=0, atol=most)
 
 
+@pytest.mark.compiler
+def test_one_row_is_appended_to_caches_in_fp16() -> None:
+    params, given = RegionParams(9, steps("f16", "f16"), (11, 12, 13)), arrays(1, 37)
+    given[5:7] = [cache.astype(np.float16) for cache in given[5:7]]
+    assert "attention_cached" in ops(params, given)
+    wide = [a.astype(np.float64) if a.dtype in (np.float32, np.float16) else a for a in given]
+    for got, expected in zip(run_program(params, given), params.reference(wide), strict=True):
+        most = 2 * TOLERANCE[DType.F16] * np.abs(expected).max()
+        np.testing.assert_allclose(got, expected, rtol=0, atol=most)
+
+
+@pytest.mark.compiler
+def test_steps_apart_read_and_write_caches_in_fp16() -> None:
+    more = RegionStep(DOUBLED, (9,))
+    *first, last = steps("", "f16")
+    params = RegionParams(9, (*first, replace(last, params=replace(last.params, zero_rows="none")),
+                              more), (11, 12, 13, 14))  # fmt: skip
+    given = arrays(3, 8)
+    given[5:7] = [cache.astype(np.float16) for cache in given[5:7]]
+    wide = [a.astype(np.float64) if a.dtype in (np.float32, np.float16) else a for a in given]
+    for got, expected in zip(run_program(params, given), params.reference(wide), strict=True):
+        most = 2 * TOLERANCE[DType.F16] * np.abs(expected).max()
+        np.testing.assert_allclose(got, expected, rtol=0, atol=most)
+
+
 def test_a_cache_with_another_reader_is_written_before_attention() -> None:
     more = RegionStep(DOUBLED, (11,))
     params = RegionParams(9, (*steps(""), more), (12, 13, 14))
@@ -99,14 +125,51 @@ def test_a_rotation_with_another_reader_stays_a_call() -> None:
     assert found[-2:] == ["attention_cached", "elementwise"] and "kv_append" not in found
 
 
-def test_attention_to_a_window_stays_apart() -> None:
-    *first, last = steps("")
-    windowed = replace(last, params=replace(last.params, window=4))
-    params = RegionParams(9, (*first, windowed), (11, 12, 13))
-    assert "attention_rows" in ops(params, arrays(1, 8))
-    *first, last = steps("f16")
-    windowed = replace(last, params=replace(last.params, window=4))
-    assert "attention" in ops(RegionParams(9, (*first, windowed), (11, 12, 13)), arrays(1, 8))
+def windowed(narrow: str, stored: str = "f32") -> RegionParams:
+    *first, last = steps(narrow, stored)
+    last = replace(last, params=replace(last.params, window=4))
+    return RegionParams(9, (*first, last), (11, 12, 13))
+
+
+def test_attention_to_a_window_stays_apart_in_float32() -> None:
+    assert "attention_rows" in ops(windowed(""), arrays(1, 8))
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("stored", ["f32", "f16"])
+@pytest.mark.parametrize(("rows", "near"), [(1, True), (20, True), (17, False), (150, False)])
+def test_many_rows_and_windows_take_tensor_cores(rows: int, near: bool, stored: str) -> None:
+    """One call appends and rotates; attention reads caches in its own type."""
+    own = steps("f16", stored)
+    params = windowed("f16", stored) if near else RegionParams(9, own, (11, 12, 13))
+    given = arrays(rows, 37)
+    if stored == "f16":
+        given[5:7] = [cache.astype(np.float16) for cache in given[5:7]]
+    called = [op for op in ops(params, given) if op != "elementwise"]
+    assert called == ["kv_append_rotated", "attention"]
+    wide = [a.astype(np.float64) if a.dtype in (np.float32, np.float16) else a for a in given]
+    for got, expected in zip(run_program(params, given), params.reference(wide), strict=True):
+        most = 3 * TOLERANCE[DType.F16] * np.abs(expected).max()
+        np.testing.assert_allclose(got, expected, rtol=0, atol=most)
+
+
+def test_the_number_of_rows_decides_in_a_run() -> None:
+    params = RegionParams(9, steps("f16"), (11, 12, 13))
+    shapes: list[tuple[DType, tuple[int | str, ...]]] = [
+        *((DType.F32, ("b", "s", n * SIZE)) for n in (HEADS, KEPT, KEPT)),
+        *((DType.F32, ("b", "s", SIZE // 2)) for _ in range(2)),
+        *((DType.F32, ("b", KEPT, "p", SIZE)) for _ in range(2)),
+        (DType.I64, ("b",)), (DType.BOOL, ("t",)),
+    ]  # fmt: skip
+    likely = {"b": 1, "s": 1, "p": 9, "t": 10}
+    calls = program_of(params, [TensorSpec(*one) for one in shapes], DType.F32, likely).calls
+    for rows, launched in (
+        (1, ["attention_cached"]), (15, ["attention_cached"]),
+        (16, ["kv_append_rotated", "attention"]), (500, ["kv_append_rotated", "attention"]),
+    ):  # fmt: skip
+        sizes = {"b": 2, "s": rows, "p": 40, "t": 40 + rows}
+        assert [call.op for call in calls if call.op != "elementwise"
+                and prod(launches_for(call)[0][0].blocks(sizes))] == launched  # fmt: skip
 
 
 @pytest.mark.compiler
