@@ -191,6 +191,7 @@ def compare_with_reference(
     labels: Collection[str] | None = None,
     spare: Collection[str] = (),
     levels: Collection[str] = ("off", "all"),
+    bodies: bool = False,
     brief: bool = False,
 ) -> Verification:
     """Run a candidate and compare its outputs with those of a reference.
@@ -198,22 +199,25 @@ def compare_with_reference(
     The candidate runs with ONNX Runtime's optimizations off, on one thread, and then with them on.
     ``check`` runs onnx's checker before that, if the original passes it.  ``labels`` are the feeds
     to run, by default all; those in ``spare`` run last, and are left out if the others take long.
-    ``levels`` are the optimization levels to run at, a subset of the reference's.  If ``brief``,
-    the comparison ends with the first wrong output.
+    ``levels`` are the optimization levels to run at, a subset of the reference's.  If ``bodies``,
+    the candidate also runs once without its library, fully optimized: ONNX Runtime fuses what the
+    function bodies hold.  If ``brief``, the comparison ends with the first wrong output.
     """
     limits = limits or ErrorLimits()
     if known.trouble:
         return Verification("inconclusive", known.trouble, (), known.rejected, limits)
     feeds = {**feeds, **known.extra}
-    found: list[OutputError] = []
+    cut = random_value_specs(known.drawn)
+    wanted = [k for k in known.off if labels is None or k in labels]
+    wanted.sort(key=lambda k: k in spare)
     inner: list[OutputError] = []
+    runs = _CandidateRuns(known, feeds, limits, index_outputs, spare, brief)
     try:
         with acquire(library, env) as worker:
             if wrong := _refusal(worker, library):
                 return Verification("failed", wrong, (), known.rejected, limits, loads=False)
             if check and known.valid:
                 worker.check(candidate)
-            cut = random_value_specs(known.drawn)
             if lacking := cut.keys() - {*(worker.random(candidate) if cut else ())}:
                 sentence = f"no random operator of the candidate writes {min(lacking)!r}"
                 return Verification("inconclusive", sentence, (), known.rejected, limits)
@@ -224,22 +228,54 @@ def compare_with_reference(
                 )
                 if wrong := _signature(known, info):
                     return Verification("failed", wrong, (), known.rejected, limits)
-                end = time.monotonic() + SPARE
-                wanted = (k for k in known.off if labels is None or k in labels)
-                for label in sorted(wanted, key=lambda k: k in spare):
-                    if label in spare and time.monotonic() > end:
-                        continue
-                    feed = {**feeds[label], **known.drawn.get(label, {})}
-                    answers = worker.run("candidate", feed, limit=known.patience)
-                    found += _compare_outputs(known, label, answers, limits, index_outputs)
-                    if brief and not all(output.passed for output in found):
-                        return _verdict(known, _worst_of(found), limits)
-            if _insensitive(known, limits, found):
+                runs.compare(worker, wanted)
+                if brief and runs.wrong:
+                    return _verdict(known, _worst_of(runs.found), limits)
+            if bodies and library is not None and not runs.wrong:
+                runs.where = ", without the library"
+                worker.open("candidate", candidate, threads=threads, level="all", cut=cut)
+                runs.compare(worker, wanted[:1])
+                runs.where *= runs.wrong
+            if _insensitive(known, limits, runs.found):
                 inner = _compare_inner(worker, known, candidate, library, feeds, limits)
     except WorkerError as error:
-        sentence = run_failure_reason("the candidate does not run", error)
-        return Verification("failed", sentence, tuple(found), known.rejected, limits)
-    return _verdict(known, _worst_of(found), limits, _worst_of(inner))
+        sentence = run_failure_reason(f"the candidate does not run{runs.where}", error)
+        return Verification("failed", sentence, tuple(runs.found), known.rejected, limits)
+    return _verdict(known, _worst_of(runs.found), limits, _worst_of(inner), runs.where)
+
+
+@dataclass
+class _CandidateRuns:
+    """Runs an open candidate and collects the errors found; the first parameters are a caller's.
+
+    ``where`` says how it runs, for sentences.
+    """
+
+    known: Reference
+    feeds: Feeds
+    limits: ErrorLimits
+    index_outputs: Mapping[str, IndexOutput]
+    spare: Collection[str]
+    brief: bool
+    found: list[OutputError] = field(default_factory=list)
+    where: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        return not all(output.passed for output in self.found)
+
+    def compare(self, worker: Worker, labels: Sequence[str]) -> None:
+        end = time.monotonic() + SPARE
+        for label in labels:
+            if label in self.spare and time.monotonic() > end:
+                continue
+            feed = {**self.feeds[label], **self.known.drawn.get(label, {})}
+            answers = worker.run("candidate", feed, limit=self.known.patience)
+            self.found += _compare_outputs(
+                self.known, label, answers, self.limits, self.index_outputs
+            )
+            if self.brief and self.wrong:
+                return
 
 
 def _refusal(worker: Worker, library: Path | None) -> str:
@@ -363,6 +399,7 @@ def _verdict(
     outputs: tuple[OutputError, ...],
     limits: ErrorLimits,
     inner: tuple[OutputError, ...] = (),
+    where: str = "",
 ) -> Verification:
     failed = [o for o in (*outputs, *inner) if not o.passed]
     if not failed:
@@ -383,7 +420,7 @@ def _verdict(
     limit = limits.elementwise or f"{allowed:.1e} is allowed"
     what = worst.note or f"it is off by {off} of max|y|; {limit}"
     kind = "inner value" if worst in inner else "output"
-    sentence = f"{kind} {worst.output!r} with {worst.feed}: {what}"
+    sentence = f"{kind} {worst.output!r} with {worst.feed}{where}: {what}"
     return Verification("failed", sentence, (*outputs, *inner), known.rejected, limits)
 
 

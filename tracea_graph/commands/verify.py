@@ -32,6 +32,8 @@ def verify_models(
 ) -> VerifyReport:
     """Run both models on equal inputs and compare every output.
 
+    A candidate with a library and function bodies runs with and without the library.
+
     ``library`` is that of ``candidate`` (:func:`~tracea_graph.onnx_io.library_of`); ``tolerances``
     (shares of ``max|y|``) go by output name and override the options'.  Raises ModelError for a
     file that is no model, UsageError for an unknown output or a library of another model.
@@ -69,6 +71,7 @@ def verify_models(
             limits=replace(options.limits, by_output=tolerances or {}),
             index_outputs=chosen,
             threads=threads,
+            bodies=bool(other.skeleton.functions),
         )
     calls, nodes = len(custom_op_nodes(other)), len(result_nodes(other.skeleton))
     return VerifyReport(

@@ -342,7 +342,7 @@ class Evaluator:
         timed here.  The highest failing level is remembered: bisection runs at that level alone.
         ``labels`` are the feeds to run; by default, lower levels run only a few.  Kernels may
         be many times slower there, and do not change what ONNX Runtime optimizes; it runs with
-        full optimization only, possibly on one feed.
+        full optimization only, possibly on one feed.  Function bodies run at the highest level.
         """
         levels = only or candidate.levels(self.levels[-1:])[::-1]
         if not candidate.runnable:  # function bodies run, the same at every level
@@ -396,6 +396,7 @@ class Evaluator:
             labels=labels if labels or highest else self.inputs.brief,
             spare=() if highest else self.inputs.verification.keys() - {self.inputs.foremost},
             levels=known.levels if highest else known.levels[-1:],
+            bodies=highest and not self.options.require_library,
             brief=self._bisecting,
         )
 
