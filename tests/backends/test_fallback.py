@@ -15,6 +15,8 @@ from tests.backends.test_double import close, run
 from tests.graphs import Net, normal
 from tracea_graph import Options, Report, api, target
 from tracea_graph.check.worker_process import Worker
+from tracea_graph.commands.bench import BenchOptions
+from tracea_graph.commands.profile import profile
 from tracea_graph.errors import UsageError
 
 pytestmark = pytest.mark.compiler
@@ -54,6 +56,18 @@ def test_one_library_runs_on_both(tmp_path: Path) -> None:
     on_cpu, told = run(report, feeds, tmp_path, WITHOUT_GPU)
     assert told["refusal"] and not told["launches"] and close(report, on_cpu, feeds, CLOSE)
     assert all(op.startswith("Fused") for op in operators_run(report, feeds["3"]))
+
+
+def test_a_profile_without_a_gpu_shows_the_kernels_of_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = made(tmp_path, "perceptron")
+    monkeypatch.setenv("TRACEA_DEVICE", "cpu")
+    found = profile(Path(report.output), BenchOptions(pairs=3, seconds=0.2))
+    assert found.in_programs == 1.0 and found.rows[0].op.startswith("Fused")
+    assert {call.op for row in found.rows for call in row.calls} >= {"gemm"}
+    note = "the kernels for double do not run here: kernels for the cpu were profiled instead"
+    assert note in found.notes
 
 
 def test_operators_run_what_only_the_gpu_has(tmp_path: Path) -> None:

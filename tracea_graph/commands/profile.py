@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracea_graph.check.baseline_runtimes import BaselineWorker
@@ -21,12 +21,17 @@ from tracea_graph.commands.bench import (
     busy_warning,
     model_subject,
 )
+from tracea_graph.commands.drop_slower_kernels import write_inlined
 from tracea_graph.commands.op_statistics import NodeStats, OpStatistics, symbol_values
 from tracea_graph.errors import GraphError, UsageError
 from tracea_graph.hardware import CallWorkQueries
 from tracea_graph.health_check import Doctor
 from tracea_graph.kernels.program import CallStats
-from tracea_graph.onnx_io.custom_op_inlining import CustomOpOrigin, custom_op_nodes
+from tracea_graph.onnx_io.custom_op_inlining import (
+    CustomOpOrigin,
+    custom_op_nodes,
+    is_tracea_node,
+)
 from tracea_graph.onnx_io.initializer_guards import BRANCHES
 from tracea_graph.onnx_io.model_reader import load
 from tracea_graph.onnx_io.original_files import backend_of
@@ -72,19 +77,46 @@ def profile(
     roofs = roofline_limits(doctor, threads)
 
     progress(f"profiling {label}, {threads} thread{'s' * (threads > 1)}")
-    run_ms, nodes, others = _measure(one, feed, threads, options)
-    nodes = [node for node in nodes if node.name != BRANCHES]  # its time covers its inner nodes
+    with ScratchFolder("bodies") as folder:
+        run_ms, nodes, others = _measure(one, feed, threads, options)
+        note = ""
+        if calls and not {call.op for call in calls} & {node.op for node in nodes}:
+            one = _bodies_inlined(one, Path(folder) / "bodies.onnx")
+            result, calls = load(one.path), custom_op_nodes(load(one.path))
+            model = load(one.path, inline=True)
+            note = _bodies_note(backend, calls)
+            backend = backend_named("")  # the one that function bodies call
+            run_ms, nodes, others = _measure(one, feed, threads, options)
+        nodes = [n for n in nodes if n.name != BRANCHES]  # its time covers its inner nodes
 
-    op_stats = OpStatistics(model.graph, calls, symbol_values(model.graph, feed))
-    runs = len(nodes[0].samples) if nodes else 0
-    traced = time_calls(one, calls, backend, feed, threads, runs)
+        op_stats = OpStatistics(model.graph, calls, symbol_values(model.graph, feed))
+        runs = len(nodes[0].samples) if nodes else 0
+        traced = time_calls(one, calls, backend, feed, threads, runs)
     rows = sorted(
         (_row(n, op_stats, roofs, traced.get(n.name, ())) for n in nodes), key=lambda r: -r.us
     )
     return Profile(
         path.name, label, threads, tuple(rows), roofs.met(rows), run_ms, PROFILING_US,
-        busy_warning(others), versions(), host_fingerprint(), inputs.notes,
+        busy_warning(others), versions(), host_fingerprint(),
+        (*inputs.notes, *filter(None, (note,))),
     )  # fmt: skip
+
+
+def _bodies_inlined(one: BenchSubject, out: Path) -> BenchSubject:
+    """Write a model whose kernels do not run here as ONNX Runtime runs it, and return that.
+
+    It runs the function bodies, which may call kernels of another backend.
+    """
+    functions = load(one.path).skeleton.functions
+    inner = {n.op_type for f in functions for n in f.node if is_tracea_node(n)}
+    write_inlined(load(one.path, inline=True, kept=inner), out, inner)
+    kernels = len(custom_op_nodes(load(out))) if one.library else 0
+    return replace(one, path=out, kernels=kernels)
+
+
+def _bodies_note(backend: Backend, calls: Sequence[CustomOpOrigin]) -> str:
+    ran = f"kernels for the {backend_named('').name}" if calls else "the function bodies"
+    return f"the kernels for {backend.name} do not run here: {ran} were profiled instead"
 
 
 def roofline_limits(doctor: Doctor, threads: int) -> Roofs:

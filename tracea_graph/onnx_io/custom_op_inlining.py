@@ -60,7 +60,7 @@ def custom_op_nodes(model: Model) -> tuple[CustomOpOrigin, ...]:
 
 def custom_op_of_inlined(name: str) -> str:
     """Return the custom-op node an inlined node or inner value came from; "" for other names."""
-    return name.partition(_SEPARATOR)[0] if _SEPARATOR in name else ""
+    return name.rpartition(_SEPARATOR)[0]
 
 
 def inline_bodies(skeleton: ModelProto, spans: PayloadSpans, kept: Container[str] = ()) -> None:
