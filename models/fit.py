@@ -13,25 +13,21 @@ import json
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from models.fitting import fit, rechosen, repredicted
+from models.fitting import FusionChoice, Prediction, fit, rechosen, repredicted
 from models.make import make
-from models.region_times import MeasuredRegion, cost_model, measured, planned, source_of
+from models.region_times import cost_model, measured, planned, source_of
 from tracea_graph.ir import evaluate
 from tracea_graph.ops.conv import ConvParams
-from tracea_graph.policy import CostModel
 from tracea_graph.policy.cost_coefficients import FILE, packaged_coefficients
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.repeated_blocks import region_signature
 
 __all__ = [
     "LEAST_US",
-    "FusionChoice",
-    "Prediction",
     "choices",
     "flop_error",
     "median_error",
@@ -40,49 +36,6 @@ __all__ = [
 
 LEAST_US = 20.0
 """Shorter regions are skipped: the profiler's overhead per node is a large part of them."""
-_CLOSE = 1.1
-"""Tolerance within which a choice counts as right."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One measured region, its predicted µs and its operation count."""
-
-    row: MeasuredRegion
-    cost: CostModel
-    us: float
-    flops: float
-
-    @property
-    def error(self) -> float:
-        """|predicted / measured − 1|"""
-        return abs(self.us / self.row.us - 1.0)
-
-    @property
-    def kind(self) -> str:
-        """Group of regions that is reported and fitted together."""
-        layout = getattr(self.row.region.params, "layout", "")
-        return f"{self.row.what} {self.row.region.op} {layout}".strip()
-
-
-@dataclass(frozen=True)
-class FusionChoice:
-    """A fused region and the operators it replaces (``unfused``, regions of the graph ``before``):
-    their measured and predicted times in µs."""
-
-    row: MeasuredRegion
-    cost: CostModel
-    before: TileGraph
-    unfused: tuple[Region, ...]
-    unfused_us: float
-    fused_predicted: float
-    unfused_predicted: float
-
-    @property
-    def right(self) -> bool:
-        """Whether what the model prefers takes at most a tenth longer than the better one."""
-        chosen = self.row.us if self.fused_predicted <= self.unfused_predicted else self.unfused_us
-        return chosen <= _CLOSE * min(self.row.us, self.unfused_us)
 
 
 def predict(stored: Mapping[str, Any], name: str, path: Path) -> list[Prediction]:

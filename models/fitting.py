@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import log
-from typing import TYPE_CHECKING
 
+from models.region_times import MeasuredRegion
 from tracea_graph.policy import CostModel
 from tracea_graph.policy.cost_coefficients import Coefficients
 from tracea_graph.ttg import Region, TileGraph
 
-if TYPE_CHECKING:
-    from models.fit import FusionChoice, Prediction
-
-__all__ = ["fit", "rechosen", "repredicted"]
+__all__ = ["FusionChoice", "Prediction", "fit", "rechosen", "repredicted"]
 
 _Name = tuple[str, str]
 """Kind and name of a coefficient."""
@@ -34,6 +31,49 @@ _STAY = 0.05
 _FEWEST = 3
 """Minimum number of regions that depend on a coefficient to fit it."""
 _ROUNDS = 20
+_CLOSE = 1.1
+"""Tolerance within which a choice counts as right."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One measured region, its predicted µs and its operation count."""
+
+    row: MeasuredRegion
+    cost: CostModel
+    us: float
+    flops: float
+
+    @property
+    def error(self) -> float:
+        """|predicted / measured − 1|"""
+        return abs(self.us / self.row.us - 1.0)
+
+    @property
+    def kind(self) -> str:
+        """Group of regions that is reported and fitted together."""
+        layout = getattr(self.row.region.params, "layout", "")
+        return f"{self.row.what} {self.row.region.op} {layout}".strip()
+
+
+@dataclass(frozen=True)
+class FusionChoice:
+    """A fused region and the operators it replaces (``unfused``, regions of the graph ``before``):
+    their measured and predicted times in µs."""
+
+    row: MeasuredRegion
+    cost: CostModel
+    before: TileGraph
+    unfused: tuple[Region, ...]
+    unfused_us: float
+    fused_predicted: float
+    unfused_predicted: float
+
+    @property
+    def right(self) -> bool:
+        """Whether what the model prefers takes at most a tenth longer than the better one."""
+        chosen = self.row.us if self.fused_predicted <= self.unfused_predicted else self.unfused_us
+        return chosen <= _CLOSE * min(self.row.us, self.unfused_us)
 
 
 @dataclass
