@@ -211,7 +211,7 @@ def _attention(dtype: str) -> CallSchema:
             choice("mask_kind", MASKS), choice("order", CAUSAL),
             choice("zero_rows", ZERO_ROWS[:4]),
             replace(number("window_left", -1, MOST), default=-1),
-            replace(number("window_right", 0, MOST), default=0),
+            *(replace(number(n, 0, MOST), default=0) for n in ("window_right", "global_keys")),
             *map(real, ("scale", "fill", "softcap")), replace(real("factor"), default=0.0),
         ),
         dtype,

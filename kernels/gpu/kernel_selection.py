@@ -546,7 +546,9 @@ def _told(name: str, value: Any, call: Call) -> Any:
     """Reduce an attribute of attention to what the kernel's source depends on."""
     if name == "window_left":
         return -1 if value < 0 else 0
-    if name in ("window_right", "global_keys"):
+    if name == "global_keys":
+        return int(value > 0 and call.op == "attention")
+    if name == "window_right":
         return 0
     if name in ("scale", "epsilon"):
         return 1.0

@@ -42,6 +42,7 @@ __all__ = [
     "refusal",
     "register_refusal",
     "result_of",
+    "sees_globals",
     "shared",
     "skips",
     "views_by_operand",
@@ -173,7 +174,8 @@ def name(call: Call) -> str:
     words = [f"attention_d{depth}" if depth == depth_v else f"attention_d{depth}v{depth_v}"]
     words += [str(a["mask_kind"])] * (a["mask_kind"] != "none")
     words += [f"causal{a['order']}" + "skips" * skips(call)] * (a["order"] != "none")
-    words += ["near"] * is_windowed(call) + ["listed"] * is_listed(call)
+    words += ["near"] * is_windowed(call) + ["global"] * sees_globals(call)
+    words += ["listed"] * is_listed(call)
     words += ["capped"] * (a["softcap"] > 0) + [str(a["zero_rows"])] * (a["zero_rows"] != "none")
     words += ["rounded"] * bool(a["factor"])
     return "_".join(words)
@@ -190,6 +192,11 @@ def is_windowed(call: Call) -> bool:
     return bool(call.attributes["window_left"] >= 0)
 
 
+def sees_globals(call: Call) -> bool:
+    """Whether all queries of a window see the first keys too, and the first queries all keys."""
+    return is_windowed(call) and bool(call.attributes["global_keys"] > 0)
+
+
 def is_listed(call: Call) -> bool:
     """Whether a list names the key tiles that blocks of queries visit."""
     return views_by_operand(call)["listed"] is not None
@@ -202,12 +209,26 @@ def visits(call: Call) -> dict[str, Any]:
         "order": a["order"],
         "skips": skips(call),
         "windowed": windowed,
+        "globals": sees_globals(call),
+        "outside": _outside(call),
         "from_end": a["order"] == "bottom" or (windowed and a["order"] == "none"),
         "mapped": is_listed(call),
         "capped": a["softcap"] > 0,
         "zero_rows": a["zero_rows"],
         "guarded": a["zero_rows"] != "none",
     }
+
+
+def _outside(call: Call) -> str:
+    """Return the condition under which a window excludes a key ``behind`` a query's position.
+
+    It also names the ``key`` and the ``place`` of the query where some are seen by all.
+    """
+    beyond = "behind < -window_left || behind > window_right"
+    if not sees_globals(call):
+        return beyond
+    beyond = f"(({beyond}) && key >= global_keys && place >= global_keys)"
+    return beyond + (" || behind > 0" if call.attributes["order"] != "none" else "")
 
 
 def column_step(call: Call) -> int | str:
@@ -243,7 +264,8 @@ def limits(call: Call) -> list[Argument]:
     """Return the last arguments: numbers that change scores, and the sides of a window."""
     a = call.attributes
     made = [f32(float(a[name])) for name in ("scale", "fill", "softcap")]
-    return made + [i32(a[name]) for name in ("window_left", "window_right") if is_windowed(call)]
+    made += [i32(a[name]) for name in ("window_left", "window_right") if is_windowed(call)]
+    return made + [i32(a["global_keys"])] * sees_globals(call)
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:

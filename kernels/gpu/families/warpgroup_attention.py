@@ -172,8 +172,9 @@ def refusal(call: Call, variant: Variant) -> str:
         return f"tensor maps need row strides that are multiples of {MAP_ALIGN} bytes"
     if call.attributes["scale"] <= 0:
         return "the scale is not positive"
-    if p["groups"] > 2 and (max(heads_of(call)) > _WIDE or _altered(call)):
-        return "three warpgroups need short heads, and scores without cap or mask"
+    plain = not (_altered(call) or attention.sees_globals(call))
+    if p["groups"] > 2 and (max(heads_of(call)) > _WIDE or not plain):
+        return "three warpgroups need short heads, and scores without cap, mask or global keys"
     return ""
 
 

@@ -85,7 +85,8 @@ def lower_attention(
             "attention", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, listed=listed,
             positions=positions, y=out.view, mask_kind=kind, order=p.causal,
             zero_rows="masked" if p.zero_rows == "infinite" else p.zero_rows,
-            window_left=left, window_right=right, scale=p.scale, fill=p.fill, softcap=p.softcap,
+            window_left=left, window_right=right, global_keys=p.global_keys if p.window else 0,
+            scale=p.scale, fill=p.fill, softcap=p.softcap,
         )  # fmt: skip
         return [y2 if y.dtype is not dtype else y]
     masks = Value(mask, held.dtype) if mask else None
@@ -129,11 +130,13 @@ def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams) -> bool:
     """
     if w.narrow not in HALVES or max(p.head, p.head_v) > attention.LARGEST_HEAD:
         return False
-    if p.global_keys or (p.window and p.mask != "none"):
+    if p.global_keys and p.causal != "none" and p.fill != -inf:
         return False
     infinite = bool(p.window) or p.causal == "none" or p.fill == -inf
     if p.causal == "placed" and not infinite:
         return False
+    if p.zero_rows == "infinite" and p.mask != "none":
+        return infinite and (p.mask == "add" or p.fill == -inf)
     return p.zero_rows in ("none", "guarded") or (p.mask == "none" and infinite)
 
 

@@ -468,13 +468,14 @@ def attention(
     shared: int = 1, mask: str = "none", order: str = "none", fill: float = -np.inf,
     low: float = -np.inf, softcap: float = 0.0, zero_rows: str = "none", late: int = 0,
     flat: bool = False, near: tuple[int, int] | None = None, band: tuple[int, int] | None = None,
-    lists: bool = True, factor: float = 0.0, y_late: int = 0,
+    lists: bool = True, factor: float = 0.0, y_late: int = 0, globals_: int = 0,
 ) -> Maker:  # fmt: skip
     """``shape``: batch, heads, queries; ``shared`` heads of queries to one of keys.  What is
     masked has ``low`` added, the keys of the first query all; or all queries have one mask.
-    Queries see the keys that are ``near``, so many before and after their own; or the mask keeps
-    such a ``band``, whose tiles are listed if it ``lists`` them.  With a ``factor``, 8-bit floats
-    are stored.  The result starts ``y_late``."""
+    Queries see the keys that are ``near``, so many before and after their own, and the first
+    ``globals_``, whose queries see all keys; or the mask keeps such a ``band``, whose tiles are
+    listed if it ``lists`` them.  With a ``factor``, 8-bit floats are stored.  The result starts
+    ``y_late``."""
     batch, heads, queries = shape
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -506,6 +507,7 @@ def attention(
         left, right = near or (-1, 0)
         call = CALLS.make("attention", dtype.short, **named, y=y, mask_kind=mask, order=order,
                           zero_rows=zero_rows, window_left=left, window_right=right,
+                          global_keys=globals_,
                           scale=1 / np.sqrt(head), fill=fill, softcap=softcap,
                           factor=factor)  # fmt: skip
 
@@ -521,7 +523,9 @@ def attention(
                 with np.errstate(over="ignore"):
                     s = s.astype(np.float32) + added
             s = np.where(kept, s, fill) if mask == "bool" else s
-            s = np.where(close_to(places[..., 0], keys, near), s, -np.inf) if near else s
+            if near:
+                seen = close_to(places[..., 0], keys, near) | (np.arange(keys) < globals_)
+                s = np.where(seen | (places < globals_), s, -np.inf)
             with np.errstate(all="ignore"):
                 p = softmax(wide(s), False) if keys else s
                 p = np.nan_to_num(p, nan=0.0) if zero_rows != "none" else p
@@ -628,6 +632,14 @@ def _near(name: str, tile: tuple[str, ...], needs: tuple[str, ...], rows: int) -
     made = attention(DType.F16, (3, 2, rows), 2 * rows, 64, 64, order="placed", near=(50, 0),
                      zero_rows="lowest", softcap=2.0)  # fmt: skip
     yield Case(f"{name} near placed capped", made, tile, needs)
+    for order, keys, near, first, mask in (
+        ("none", rows + 90, (20, 10), 70, "none"), ("top", rows + 20, (25, 0), 5, "bool"),
+        ("none", rows + 7, (30, 40), 0, "bool"), ("bottom", rows + 60, (50, 0), 0, "add"),
+        ("bottom", 2 * rows, (11, 0), 3, "none"), ("none", rows + 80, (9, 9), 66, "add"),
+    ):  # fmt: skip
+        made = attention(DType.F16, (2, 2, rows), keys, 64, 64, order=order, near=near, mask=mask,
+                         globals_=first, zero_rows="masked", low=-np.inf)  # fmt: skip
+        yield Case(f"{name} near {order} {mask} {first} globally", made, tile, needs)
     made = attention(DType.F16, (3, 2, rows), 2 * rows, 64, 64, order="placed")
     yield Case(f"{name} placed", made, tile, needs)
     for mask, low, keys in (("add", -np.inf, 400), ("bool", -np.inf, 390), ("add", -1e9, 300)):

@@ -165,19 +165,27 @@ def test_listed_tiles_are_visited_and_no_others(name: str, is_band: bool) -> Non
         ({}, "attention"),
         ({"zero_rows": "masked"}, "attention"),
         ({"causal": "none", "zero_rows": "infinite"}, "attention"),
-        ({"global_keys": 2}, "attention_rows"),
-        ({"mask": "add"}, "attention_rows"),
+        ({"global_keys": 2}, "attention"),
+        ({"global_keys": 70, "causal": "none"}, "attention"),
+        ({"global_keys": 2, "fill": -1e4}, "attention_rows"),
+        ({"mask": "add"}, "attention"),
+        ({"mask": "add", "global_keys": 3, "causal": "none"}, "attention"),
+        ({"mask": "add", "zero_rows": "infinite"}, "attention"),
+        ({"mask": "add", "zero_rows": "masked"}, "attention_rows"),
     ],
 )
 def test_windows_take_tensor_cores(change: dict[str, Any], op: str) -> None:
-    """Not with global keys or a mask as well."""
+    """Also with a mask or global keys, unless finite scores stand for excluded keys."""
     params = AttentionParams(2, 16, 16, 0.25, layouts=("heads",) * 4, causal="bottom", window=40)
     params = replace(params, **change)
     arrays = [normal(2, 2, 90, 16, seed=i) for i in range(3)]
-    arrays += [normal(90, 90)] * (params.mask == "add")
+    if params.mask == "add":
+        arrays.append(normal(90, 90))
+        arrays[-1][[3, 50]] = -np.inf if params.zero_rows == "infinite" else -1.0
     program = program_of(params, [TensorSpec(DType.F32, a.shape) for a in arrays], DType.F16)
     assert op in {call.op for call in program.calls}
-    (want,) = params.reference([a.astype(np.float64) for a in arrays])
+    with np.errstate(invalid="ignore"):  # −∞ − −∞
+        (want,) = params.reference([a.astype(np.float64) for a in arrays])
     got = run_program(params, arrays, DType.F16)[0]
     most = 3 * TOLERANCE[DType.F16] * np.abs(want).max()
     np.testing.assert_allclose(got, want, rtol=0, atol=most)
