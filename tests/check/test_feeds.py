@@ -153,6 +153,37 @@ def test_slice_bounds_keep_everything():
     assert accepted(text, found)[0].shape == (5, 6)
 
 
+SLICE = "{y} = Slice(x, zero, k, one)"
+RESHAPE = "e = Concat<axis=0>(five, k)  {y} = Reshape(x, e)"
+TOP_K = "{y}, i = TopK<axis=1>(x, k)"
+GATHER = "{y} = Gather<axis=1>(x, k)"
+GATHER_BEHIND = "g = Add(k, three)  {y} = Gather<axis=1>(x, g)"
+GATHER_THIRD = "g = Mul(k, three)  {y} = Gather<axis=1>(x, g)"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        (SLICE, TOP_K, 6),
+        (TOP_K, SLICE, 1),
+        (SLICE, GATHER, 5),
+        (TOP_K, GATHER_BEHIND, 1),
+        (TOP_K, RESHAPE, 6),
+        (RESHAPE, TOP_K, 6),
+        (SLICE, GATHER_THIRD, 1),
+    ],
+)
+def test_an_input_with_two_roles_fits_both(first, second, wanted):
+    dims = ["5,6" if one is RESHAPE else f"r{i},c{i}" for i, one in enumerate((first, second))]
+    text = f"""g (float[5,6] x, int64[1] k) => (float[{dims[0]}] a, float[{dims[1]}] b) {{
+        {first.format(y="a")}  {second.format(y="b")} }}"""
+    numbers = (("zero", 0), ("one", 1), ("five", 5), ("three", 3))
+    weights = {name: np.array([number]) for name, number in numbers}
+    found = feed(text, **weights)
+    assert found["k"].tolist() == [wanted]
+    accepted(text, found, **weights)
+
+
 def test_scalar_named_like_a_dim_has_its_size():
     text = "g (float[N] x, int64 N) => (float[N] y, int64 z) { y = Relu(x)  z = Identity(N) }"
     found = feed(text, {"N": 16})

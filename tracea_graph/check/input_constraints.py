@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracea_graph.check.operand_constraints import EXACT, FLAGS, INDEX, POSITIVE, Dims, Vector
+from tracea_graph.check.operand_constraints import (
+    ADJUSTABLE,
+    EXACT,
+    FLAGS,
+    INDEX,
+    POSITIVE,
+    Dims,
+    Vector,
+)
 from tracea_graph.ir import DType
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
@@ -42,6 +50,8 @@ _NEGLIGIBLE = -1e3
 class InputConstraint:
     """Allowed values: ``exact`` numbers, integers in ``[low, high)``, or a ``kind``.
 
+    ``adjustable`` numbers may be replaced by others in the range, if other uses need that.
+
     Kinds: ``any``, ``mask`` (0/1 or boolean; ``attend`` is the value that keeps an element),
     ``additive`` (0 keeps, a large negative number masks), ``flag`` (free boolean), ``positive``.
     """
@@ -51,6 +61,7 @@ class InputConstraint:
     high: int | None = None
     exact: tuple[float, ...] | None = None
     attend: int = 1
+    adjustable: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,11 @@ def _constraint_at(
         limit = INDEX[key](graph, region, dims)
         return _range(0, limit, traced) if limit is not None else None
     if key in EXACT:
-        return _exact(EXACT[key](graph, region, dims), traced, count)
+        exact = _exact(EXACT[key](graph, region, dims), traced, count)
+        if exact is None or key not in ADJUSTABLE:
+            return exact
+        limits = _range(*ADJUSTABLE[key](graph, region, dims), traced)
+        return _merge(replace(exact, adjustable=True), limits)
     if key in POSITIVE:
         return InputConstraint("positive", *((1, 8) if traced.scale == 1 else (None, None)))
     return _mask_constraint(graph, region, operand, traced, dims, key)
@@ -135,12 +150,16 @@ def _where_constraint(
     return InputConstraint("mask", attend=int(hides == traced.flipped))
 
 
-def _range(low: int, high: int, traced: _TracedValue) -> InputConstraint | None:
+def _range(low: int | None, high: int | None, traced: _TracedValue) -> InputConstraint | None:
     if traced.scale <= 0:
         return None
-    first = -(-(low - traced.offset) // traced.scale)
-    last = -(-(high - traced.offset) // traced.scale)
-    return InputConstraint(low=max(first, 0), high=max(last, 1))
+    first, last = (
+        None if limit is None else -(-(limit - traced.offset) // traced.scale)
+        for limit in (low, high)
+    )
+    return InputConstraint(
+        low=None if first is None else max(first, 0), high=None if last is None else max(last, 1)
+    )
 
 
 def _exact(wanted: Vector | None, traced: _TracedValue, count: int) -> InputConstraint | None:
@@ -152,14 +171,26 @@ def _exact(wanted: Vector | None, traced: _TracedValue, count: int) -> InputCons
 
 
 def _merge(a: InputConstraint, b: InputConstraint | None) -> InputConstraint:
-    """Merge two constraints; where they contradict each other, the first wins."""
+    """Merge two constraints; where they contradict each other, the first wins.
+
+    Numbers that must be exact win over adjustable ones, which are moved into the common range.
+    """
     if b is None:
         return a
     low = max((x.low for x in (a, b) if x.low is not None), default=None)
     high = min((x.high for x in (a, b) if x.high is not None), default=None)
     inconclusive = a.kind in ("any", "flag") and b.kind != "any"
     kind, attend = (b.kind, b.attend) if inconclusive else (a.kind, a.attend)
-    return InputConstraint(kind, low, high, a.exact if a.exact is not None else b.exact, attend)
+    exacts = sorted((x for x in (a, b) if x.exact is not None), key=lambda x: x.adjustable)
+    exact, adjustable = (exacts[0].exact, exacts[0].adjustable) if exacts else (None, False)
+    if exact is not None and adjustable:
+        exact = tuple(_within(number, low, high) for number in exact)
+    return InputConstraint(kind, low, high, exact, attend, adjustable)
+
+
+def _within(number: float, low: int | None, high: int | None) -> float:
+    below = number if high is None else min(number, high - 1)
+    return below if low is None else max(below, low)
 
 
 # ---- steps -----------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Constraints that operators put on their operands' values.
 
-Four tables keyed by ``(operator, operand)``: indices below a limit, exact numbers (shapes, axes,
-counts), positive numbers, booleans.  Operator domains are not distinguished.
+Tables keyed by ``(operator, operand)``: indices below a limit, exact numbers (shapes, axes,
+counts) and which of them may be replaced, positive numbers, booleans.  Operator domains are not
+distinguished.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from types import MappingProxyType
 
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
-__all__ = ["EXACT", "FLAGS", "INDEX", "POSITIVE", "Dims", "Vector"]
+__all__ = ["ADJUSTABLE", "EXACT", "FLAGS", "INDEX", "POSITIVE", "Dims", "Vector"]
 
 Dims = Callable[[str], tuple[int | None, ...] | None]
 """Function from a value to its dims under a binding; None for an unknown rank or dim."""
@@ -194,6 +195,36 @@ EXACT: Mapping[tuple[str, int], Exact] = MappingProxyType(
         ("GroupQueryAttention", 6): _keys,
     }
 )
+
+Range = Callable[[TileGraph, Region, Dims], tuple[int | None, int | None]]
+"""The smallest integer and the exclusive limit; None for no limit."""
+
+
+def _from(low: int | None) -> Range:
+    return lambda graph, region, dims: (low, None)
+
+
+def _up_to_dim(graph: TileGraph, region: Region, dims: Dims) -> tuple[int | None, int | None]:
+    limit = _dim(0, -1)(graph, region, dims)
+    return 1, None if limit is None else limit + 1
+
+
+ADJUSTABLE: Mapping[tuple[str, int], Range] = MappingProxyType(
+    {
+        ("Slice", 1): _from(None),
+        ("Slice", 2): _from(None),
+        ("Slice", 4): _from(1),
+        ("Range", 0): _from(None),
+        ("Range", 1): _from(None),
+        ("TopK", 1): _up_to_dim,
+        ("OneHot", 1): _from(1),
+        ("Trilu", 1): _from(None),
+        ("Pad", 1): _from(0),
+        ("NonMaxSuppression", 2): _from(0),
+        ("Loop", 0): _from(0),
+    }
+)
+"""Operands in :data:`EXACT` that may have other numbers too, with the range of these numbers."""
 
 POSITIVE = frozenset(
     {("Div", 1), ("Mod", 1), ("Sqrt", 0), ("Log", 0), ("Reciprocal", 0), ("BatchNormalization", 4)}
