@@ -172,7 +172,7 @@ def test_one_bad_model_does_not_spoil_the_others(
     out, err = capsys.readouterr()
     err = complaints(err)
     assert err.startswith("error: bad.onnx: ") and err.count("\n") == 1
-    assert out.count("improved: ") == 2
+    assert out.count("rewritten: ") == 2
     stems = ("tiny-bert.tracea", "good.tracea")
     assert {path.name for path in (home / "out").iterdir()} == {
         f"{stem}.{ending}" for stem in stems for ending in ("onnx", "so", "json")

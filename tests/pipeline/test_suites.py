@@ -120,5 +120,5 @@ def test_the_command_line_takes_several(
     out = f"{tmp_path / 'out'}{os.sep}"
     args = [*map(str, models), "-o", out, "--keep", "all", "--no-verify"]
     assert optimize_main(args) == 0
-    assert capsys.readouterr().out.count("improved: ") == len(models)
+    assert capsys.readouterr().out.count("rewritten: ") == len(models)
     assert len(list((tmp_path / "out").glob("*.so"))) == len(models)

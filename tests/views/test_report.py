@@ -160,6 +160,11 @@ def test_text_tells_the_outcome_last_and_in_order() -> None:
     assert "no gain predicted" in shown(IMPROVED, 1) and "0.990–1.010" in shown(IMPROVED, 1)
 
 
+def test_text_of_an_untimed_result_claims_no_improvement() -> None:
+    text = shown(replace(IMPROVED, timings=(), reason="20 nodes became 4, not timed"))
+    assert "rewritten: 20 nodes became 4, not timed" in text and "improved" not in text
+
+
 def test_text_of_a_kept_original_claims_no_gain() -> None:
     text = shown(KEPT_ORIGINAL)
     assert "kept original: nothing was faster" in text

@@ -280,7 +280,9 @@ class Reporter:
             return Reason("no rewrite applies", Code.NO_REWRITE)
         before, after = self.model.node_count, count_nodes(kept.assembly.graph)
         left = kept.assembly.nodes_said(after, self.compression.planner.cost)
-        why = self.lock.because if self.lock else gain_in_words(_timings(evaluator))
+        timings = _timings(evaluator)
+        gain = gain_in_words(timings) if timings else "not timed: it may be slower"
+        why = self.lock.because if self.lock else gain
         return Reason(f"{before} nodes became {left}, {why}", Code.IMPROVED)
 
     @property

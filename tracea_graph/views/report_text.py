@@ -56,9 +56,9 @@ def _parts(report: ReportRecord, verbosity: int) -> Iterator[RenderableType]:
     yield from (Text(plain_text(note)) for note in report.notes)
     for warning in report.warnings:
         yield Text(f"warning: {plain_text(warning)}", WARNED)
-    yield Text(
-        f"{report.outcome}: {plain_text(report.reason)}", GOOD if report.improved else WARNED
-    )
+    untimed = report.improved and not report.timings
+    outcome = "rewritten" if untimed else report.outcome
+    yield Text(f"{outcome}: {plain_text(report.reason)}", GOOD if report.improved else WARNED)
     if report.improved:
         yield Text(_verification(report))
     yield from (Text(f"wrote {_sized(file)}") for file in report.files)
