@@ -93,6 +93,7 @@ _ALL = (
     KernelOperation(
         "gemm", _MNK, _GEMM, _product,
         ("gemm", "integer_gemm", "float8_gemm", "gemm_two_of_four", "mlp", "attention_projection",
+         "quantized_attention",
          "gated_gemm"),
     ),
     KernelOperation(

@@ -26,6 +26,7 @@ from tracea_graph.kernels.gpu.composed_calls import (
     EXPANSIONS,
     MLP_PARTS,
     PROJECTION_PARTS,
+    ROUNDED_PARTS,
 )
 from tracea_graph.kernels.gpu.gate_calls import GATE_PARTS, GATES
 from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
@@ -61,6 +62,7 @@ __all__ = [
     "MLP_PARTS",
     "PROJECTION_PARTS",
     "REDUCTIONS",
+    "ROUNDED_PARTS",
     "SQUEEZED",
 ]
 

@@ -41,6 +41,8 @@ ELEMENTS: Mapping[DType, str] = MappingProxyType(
 
 _LEAST_DIVISOR, _MOST_DIVISOR = 2.0**-60, 2.0**60
 """Divisors whose inverse, and what a quotient leaves, are far from being denormal."""
+_ROUNDED_BY_SUMS = 2.0**22
+"""Magnitude below which a sum with 1.5 · 2^23 is an integer."""
 _BYTES = 16
 """Bytes of one memory access."""
 
@@ -98,14 +100,17 @@ def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
     return int(width / min(floats, default=DType.F32.size))
 
 
-def chain_template_parameters(chain: Chain, fused_sums: bool = True) -> dict[str, Any]:
+def chain_template_parameters(
+    chain: Chain, fused_sums: bool = True, near: bool = False
+) -> dict[str, Any]:
     """Return the parameters of ``templates/chain.h``.
 
     If all results are floats of 16 bits or fewer, functions such as exp use a cheaper
     approximation, whose error is below one unit in the last place of fp16, and sums are fused
-    with a product if ``fused_sums``.
+    with a product if ``fused_sums``.  With ``near``, roundings that small bounds follow are two
+    additions.
     """
-    fused = _divisions(chain)
+    fused = _divisions(chain) | (_near_roundings(chain) if near else {})
     narrow = (*HALVES, *FLOATS8)
     if chain.result_types and all(d in narrow for d in chain.result_types):
         chain = replace(chain, fast_math=True)
@@ -131,6 +136,23 @@ def _divisions(chain: Chain) -> dict[int, str]:
             found[i] = f"divided({', '.join((dividend, *both))})"
             if math.frexp(by)[0] in (0.5, -0.5):  # the inverse is exact
                 found[i] = f"{dividend} * {both[1]}"
+    return found
+
+
+def _near_roundings(chain: Chain) -> dict[int, str]:
+    """Return the roundings of a chain that a saturation between small bounds follows, as C.
+
+    Adding 1.5 · 2^23 rounds numbers below 2^22 to integers, ties to even, in fewer cycles than the
+    conversion of a number takes; larger ones stay as large, so that their bound is right too.
+    """
+    first, found = len(chain.operands), dict[int, str]()
+    for i, step in enumerate(chain.steps[:-1]):
+        after = chain.steps[i + 1]
+        if step.op != "round" or after.op != "saturate" or after.args[0] != first + i:
+            continue
+        if all(isinstance(n, float) and abs(n) < _ROUNDED_BY_SUMS for n in after.args[1:]):
+            value = chain_source.value(chain, step.args[0])
+            found[i] = f"({value} + 0x1.8p23f) - 0x1.8p23f"
     return found
 
 

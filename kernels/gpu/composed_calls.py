@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tracea_graph.kernels.gpu.call_operands import ACTIVATIONS, DTYPES
+from tracea_graph.kernels.gpu.call_operands import ACTIVATIONS, BYTES, DTYPES
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
 from tracea_graph.kernels.schema import CallSchema, Sizes, choice, numbers, real
@@ -15,6 +15,8 @@ __all__ = [
     "EXPANSIONS",
     "MLP_PARTS",
     "PROJECTION_PARTS",
+    "RESULT_FORMS",
+    "ROUNDED_PARTS",
 ]
 
 _MOST_STEP = 1 << 16
@@ -23,6 +25,12 @@ MLP_PARTS = ("norm", "up", "down")
 """The calls that a call of two matmuls behind a norm may stand for, in order."""
 PROJECTION_PARTS = ("attention", "projection")
 """The calls that a call of attention and its projection may stand for, in order."""
+ROUNDED_PARTS = ("scores", "weights", "values")
+"""The calls that a call of attention of 8-bit integers may stand for, in order."""
+RESULT_FORMS = ("plain", "steps", "u8", "i8")
+"""How attention of 8-bit integers stores its results: as they are, rounded to multiples of a
+number, or as such multiples in bytes.
+"""
 EXPANSIONS = ("expansion", "depthwise")
 """The calls that a call of a depthwise convolution behind a 1×1 one may stand for, in order."""
 EXPANDED = ("none", "relu", "relu6", "silu")
@@ -93,6 +101,44 @@ def _attention_projection(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _rounded_size(s: Sizes) -> tuple[int, ...]:
+    """Return the size of the product or the softmax that a call stands for."""
+    batch, heads, queries, depth = s.of("q")
+    keys, columns = s.of("v")[-2:]
+    first, second, _ = ROUNDED_PARTS
+    n, k = {first: (keys, depth), second: (keys, 1)}.get(s["part"], (columns, keys))
+    return batch * heads, queries, n, k
+
+
+def _quantized_attention(dtype: str) -> CallSchema:
+    """Schema of one ``part`` of ``y = form(weights(softmax(chain(q · k))) · v · factor)``.
+
+    The parts are the product that writes ``scores``, which its chain may round, the softmax that
+    reads them as ``score_rows`` and rounds its ``weight_rows`` to multiples of ``weight_step``,
+    and the product of these as ``weights`` with v.  Its results are stored in a ``form``: rounded
+    to multiples of ``step``, the multiples plus ``zero`` lie between ``low`` and ``high``.  A
+    kernel that computes y from q, k and v is launched by the last part, and the others launch
+    nothing; all have the same operands.
+    """
+    scores = (_out("scores", "B H S T", dtype), _op("score_rows", "M T", dtype))
+    weights = (_out("weight_rows", "M T", dtype), _op("weights", "B H S T", dtype))
+    rounding = ("weight_step", "weight_low", "weight_high")
+    form = ("factor", "step", "zero", "low", "high")
+    return CallSchema(
+        "quantized_attention",
+        (
+            _op("q", "B H S D", dtype), _op("k", "B H T D", dtype), _op("v", "B H T E", dtype),
+            _op("inputs", "B H S T", "chain", many="inputs"), *scores, *weights,
+            _out("y", "B H S E", dtype, *BYTES),
+        ),
+        (choice("part", ROUNDED_PARTS), choice("form", RESULT_FORMS), *map(real, rounding),
+         *map(real, form)),
+        dtype,
+        chain="epilogue",
+        problem=_rounded_size,
+    )  # fmt: skip
+
+
 def _expansion_size(s: Sizes) -> tuple[int, ...]:
     """Return the size of the convolution that a call stands for, as one matmul."""
     *image, depth = s.of("x")
@@ -129,6 +175,6 @@ def _expanded_depthwise(dtype: str) -> CallSchema:
 
 COMPOSED_CALLS = tuple(
     schema(dtype)
-    for schema in (_mlp, _attention_projection, _expanded_depthwise)
+    for schema in (_mlp, _attention_projection, _quantized_attention, _expanded_depthwise)
     for dtype in DTYPES[1:]
 )

@@ -11,12 +11,14 @@ from tracea_graph.kernels.gpu.families import (
     attention_projection,
     expanded_depthwise,
     gated_matmul,
+    quantized_attention,
     row_mlp,
 )
 from tracea_graph.kernels.gpu.row_choice import (
     gated_choices,
     mlp_choices,
     projection_choices,
+    rounded_attention_choices,
 )
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.gpu.window_choice import expansion_choices
@@ -29,6 +31,7 @@ COMPOSED: Mapping[str, Any] = MappingProxyType(
         "mlp": row_mlp,
         "gated_gemm": gated_matmul,
         "attention_projection": attention_projection,
+        "quantized_attention": quantized_attention,
         "expanded_depthwise": expanded_depthwise,
     }
 )
@@ -38,6 +41,7 @@ COMPOSED_CHOICES: Mapping[str, Callable[[Call], list[tuple[Variant, Extent]]]] =
         "mlp": mlp_choices,
         "gated_gemm": gated_choices,
         "attention_projection": projection_choices,
+        "quantized_attention": rounded_attention_choices,
         "expanded_depthwise": expansion_choices,
     }
 )

@@ -69,6 +69,7 @@ HIP = Dialect(
             "attention_cached",
             "attention_few",
             "attention_projection",
+            "attention_quantized",
             "attention_split",
             "attention_wgmma",
             "depthwise_expanded",

@@ -193,7 +193,8 @@ def _preferred(t: OperatorTopology) -> tuple[str, ...]:
 
 _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "mlp": ("norm", "gemm"), "gated_gemm": ("gemm",),
-    "attention_projection": ("attention", "gemm"), "expanded_depthwise": ("conv", "depthwise"),
+    "attention_projection": ("attention", "gemm"),
+    "quantized_attention": ("gemm", "softmax"), "expanded_depthwise": ("conv", "depthwise"),
 })  # fmt: skip
 """Ops of the calls for which one stands that a kernel may compute together."""
 _WHY = MappingProxyType(
@@ -210,6 +211,7 @@ _WHY = MappingProxyType(
         "conv_few.cu.in": "few pixels, and tensor maps can copy them: many small tiles",
         "conv_wgmma.cu.in": "many pixels, and tensor maps can copy them: two warpgroups",
         "attention_projection.cu.in": "few rows: blocks of a cluster have two heads each",
+        "attention_quantized.cu.in": "few keys: a block holds all scores of 64 queries at once",
         "depthwise_expanded.cu.in": "expanded pixels stay in shared memory",
         "gemm_gated_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "mlp.cu.in": "many rows, and both weights fit into shared memory",

@@ -449,8 +449,9 @@ def kernel_of(call: Call, variant: Variant) -> str:
         "op": call.op, "dtype": call.dtype, "tile": variant.tile, "views": shape,
         "attributes": dict(skeleton.attributes), "chain": call.chain.key if call.chain else None,
     }  # fmt: skip
-    if "activation" in whole.attributes and call.chain != whole.chain:  # nobody lists a part's
-        made["part"] = [whole.op, whole.attributes["part"], whole.attributes["activation"]]
+    if whole.op in COMPOSED and call.chain not in (None, whole.chain):  # nobody lists a part's
+        given = COMPOSED[whole.op].CHAIN_ATTRIBUTES
+        made["part"] = [whole.op, *(whole.attributes[a] for a in ("part", *given))]
         made["chain"] = None
     return f"{symbol} {json.dumps(made, separators=(',', ':'))}"
 

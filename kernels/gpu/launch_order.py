@@ -20,6 +20,7 @@ _NEEDS = MappingProxyType({
     "mlp": "a product reads whole rows",
     "gated_gemm": "a product reads whole rows",
     "attention_projection": "a query reads all keys",
+    "quantized_attention": "a query reads all keys",
     "conv": "a filter reads pixels of several tiles",
     "expanded_depthwise": "a filter reads all channels of a pixel",
     "depthwise": "a filter reads pixels of several tiles",
@@ -92,12 +93,12 @@ def _launched(call: Call, sizes: Mapping[str, int]) -> Call | None:
     """Return what a call launches: nothing, itself, or the one of several calls it stands for."""
     if call.op not in COMPOSED:
         return call
-    (variant, when), (launch, _) = variants_of(call)[0], launches_for(call)[0]
-    together = variant.op == call.op and sizes.keys() >= set(symbols_of(when))
-    if not together or evaluate(when, sizes) <= 0:
-        own: Call = COMPOSED[call.op].part_of(call)
-        return own
-    return call if all(launch.blocks(sizes)) else None
+    for (variant, when), (launch, _) in zip(variants_of(call), launches_for(call), strict=True):
+        together = variant.op == call.op and sizes.keys() >= set(symbols_of(when))
+        if together and evaluate(when, sizes) > 0:
+            return call if all(launch.blocks(sizes)) else None
+    own: Call = COMPOSED[call.op].part_of(call)
+    return own
 
 
 def _why(before: Call | None, call: Call) -> str:

@@ -9,7 +9,12 @@ from typing import Any
 
 from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.families import attention_projection, gated_matmul, row_mlp
+from tracea_graph.kernels.gpu.families import (
+    attention_projection,
+    gated_matmul,
+    quantized_attention,
+    row_mlp,
+)
 from tracea_graph.kernels.gpu.tile_choice import (
     GATED_TILES,
     H100_SMS,
@@ -22,7 +27,8 @@ from tracea_graph.kernels.gpu.tile_choice import (
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["gated_choices", "mlp_choices", "projection_choices", "row_choices"]
+__all__ = ["gated_choices", "mlp_choices", "projection_choices", "rounded_attention_choices",
+           "row_choices"]  # fmt: skip
 
 _STEPS = 5
 """Cheap steps of an epilogue that an activation takes as long as."""
@@ -74,6 +80,20 @@ def projection_choices(call: Call) -> list[tuple[Variant, Extent]]:
     when = combine("min", few, short)
     positive = not isinstance(when, int) or when > 0
     return [(known[0], when)] if known and positive else []
+
+
+def rounded_attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernels of attention of 8-bit integers, for so many keys; all parts name them."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    keys, found = named["k"].dims[2], list[tuple[Variant, Extent]]()
+    for variant in (v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)):
+        if quantized_attention.refusal(call, variant):
+            continue
+        within = combine("min", keys, combine("sub", variant.params["keys"] + 1, keys))
+        found.append((variant, within))
+        if isinstance(within, int):
+            break
+    return found
 
 
 def gated_choices(call: Call) -> list[tuple[Variant, Extent]]:

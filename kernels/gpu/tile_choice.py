@@ -7,54 +7,16 @@ from math import ceil, inf
 from types import MappingProxyType
 
 __all__ = [
-    "BLOCK_TILES",
-    "BYTE_TILES",
-    "CONVOLUTION_TILES",
-    "DEPTH_TILES",
-    "FEW_CODED_COLUMNS",
-    "FEW_CODED_ROWS",
-    "FEW_KEYS",
-    "FEW_PIXEL_TILES",
-    "FEW_TILES",
-    "GATED_TILES",
-    "H100_SMS",
-    "LANE_WINDOWS",
-    "LARGE_WINDOW",
-    "LEAST_MANY",
-    "LEAST_MLP_ROWS",
-    "LEAST_SIDE",
-    "LONG_ROWS",
-    "MANY_PIXELS",
-    "MANY_ROWS",
-    "MANY_SHARED",
-    "MLP_TILES",
-    "MOST_FEW",
-    "MOST_PROJECTION_CLUSTERS",
-    "ONE_CODED_ROW",
-    "ONE_ROW_TILES",
-    "PROMOTED_TILE",
-    "SHARED_W",
-    "SHARED_X",
-    "SPLIT_TILES",
-    "SQUARE_WINDOW",
-    "TF32_TILES",
-    "TYPICAL_FEW",
-    "WARPGROUP_TILES",
-    "WHOLE_KEYS",
-    "WIDE",
-    "WINDOW_TILES",
-    "FewTile",
-    "OneRow",
-    "WarpgroupTile",
-    "choose_concurrent_tile",
-    "choose_few_pixels",
-    "choose_few_tile",
-    "choose_tile",
-    "choose_warpgroup_tiles",
-    "choose_wide_rows",
-    "most_few",
-    "one_row_width",
-]
+    "BLOCK_TILES", "BYTE_TILES", "CONVOLUTION_TILES", "DEPTH_TILES", "FEW_CODED_COLUMNS",
+    "FEW_CODED_ROWS", "FEW_KEYS", "FEW_PIXEL_TILES", "FEW_TILES", "GATED_TILES", "H100_SMS",
+    "LANE_WINDOWS", "LARGE_WINDOW", "LEAST_MANY", "LEAST_MLP_ROWS", "LEAST_SIDE", "LONG_ROWS",
+    "MANY_PIXELS", "MANY_ROWS", "MANY_SHARED", "MLP_TILES", "MOST_FEW",
+    "MOST_PROJECTION_CLUSTERS", "ONE_CODED_ROW", "ONE_ROW_TILES", "PROMOTED_TILE", "SHARED_W",
+    "SHARED_X", "SPLIT_TILES", "SQUARE_WINDOW", "TF32_TILES", "TYPICAL_FEW",
+    "WARPGROUP_TILES", "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile", "OneRow",
+    "WarpgroupTile", "choose_concurrent_tile", "choose_few_pixels", "choose_few_tile",
+    "choose_tile", "choose_warpgroup_tiles", "choose_wide_rows", "most_few", "one_row_width",
+]  # fmt: skip
 
 WarpgroupTile = tuple[int, ...]
 """Tile of a warpgroup kernel: rows, columns, stages, 1 if two tiles alternate, else 0, and which
@@ -189,6 +151,17 @@ _SHORT_ROWS, _RUN = MappingProxyType({"16x8": 256, "8x16": 512}), 8
 _SHORT_HEAD = 64
 
 
+_ONLY_TILES = MappingProxyType({
+    "mlp": ("192x1", "both weights fit into shared memory"),
+    "expanded_depthwise": ("2x32", "one or two images"),
+    "attention_projection": ("16x6", "a cluster computes 16 rows"),
+    "quantized_attention": ("64x128", "a block holds all keys"),
+    "squeeze_excite": ("512x1", "one block per image"),
+    "elementwise": ("256x16", "16 bytes per thread"),
+})  # fmt: skip
+"""Tiles of other ops, and why they are chosen."""
+
+
 def choose_tile(
     op: str,
     dtype: str,
@@ -248,15 +221,7 @@ def choose_tile(
         if permuted:
             return "32x32", "input and output contiguous along different axes: a transpose"
         return "256x16", "input and output contiguous along the same axis"
-    if op == "mlp":
-        return "192x1", "both weights fit into shared memory"
-    if op == "expanded_depthwise":
-        return "2x32", "one or two images"
-    if op == "attention_projection":
-        return "16x6", "a cluster computes 16 rows"
-    if op == "squeeze_excite":
-        return "512x1", "one block per image"
-    return ("256x16", "16 bytes per thread") if op == "elementwise" else ("", "")
+    return _ONLY_TILES.get(op, ("", ""))
 
 
 MOST_PROJECTION_CLUSTERS = 8

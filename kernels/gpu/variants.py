@@ -238,6 +238,17 @@ def _attend(dtype: str, keys: int) -> Variant:
     return Variant("attention", dtype, "attention_few.cu.in", tile, 128, params, ("wgmma",))
 
 
+_ROUNDED_KEYS = MappingProxyType({128: 3, 256: 2})
+"""Maximum numbers of keys of the kernels of attention of 8-bit integers, and blocks of an SM."""
+
+
+def _rounded_attention(dtype: str, keys: int) -> Variant:
+    """Attention of 8-bit integers: 64 queries at a time, to at most ``keys`` keys."""
+    op, template = "quantized_attention", "attention_quantized.cu.in"
+    params = {"keys": keys, "blocks": _ROUNDED_KEYS[keys]}
+    return Variant(op, dtype, template, f"64x{keys}", 128, params, ("wgmma",))
+
+
 def _split(dtype: str, keys: int) -> Variant:
     """Attention of 16 queries per block to at most ``keys`` keys; each warp takes 32 keys."""
     params = {"groups": 1, "keys": keys, "stages": 1}
@@ -488,6 +499,7 @@ VARIANTS = (
         )
         for d in ("f16", "bf16")
     ),
+    *(_rounded_attention(d, keys) for d in ("f16", "bf16") for keys in _ROUNDED_KEYS),
     *(
         Variant(
             "expanded_depthwise",

@@ -30,8 +30,8 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import COL, FULL, ROW, Chain, Step
 
-__all__ = ["MOST_KEYS", "QUERIES", "launch", "name", "parameters", "part_of", "refusal",
-           "residual_norm", "shared", "with_sizes"]  # fmt: skip
+__all__ = ["MOST_KEYS", "QUERIES", "is_aligned", "launch", "name", "parameters", "part_of",
+           "refusal", "residual_norm", "shared", "with_sizes"]  # fmt: skip
 
 QUERIES, MOST_KEYS = 16, 128
 """Rows of a cluster, and the maximum number of keys."""
@@ -102,12 +102,12 @@ def refusal(call: Call, variant: Variant) -> str:
         return "rows are those of an input or output, which may lie at any address"
     steps = [s for v in (*heads, *rows, n["w"]) for s in (*v.strides[:-1], v.offset)]
     steps += [v.offset for v in vectors]
-    if not all(map(_aligned, steps)):
+    if not all(map(is_aligned, steps)):
         return "rows or vectors are not aligned to 16 bytes"
     return ""
 
 
-def _aligned(step: Extent) -> bool:
+def is_aligned(step: Extent) -> bool:
     """Whether a stride or offset is a multiple of 16 bytes for every size.
 
     Otherwise a run could find that tensor maps cannot copy the operands, when attention has

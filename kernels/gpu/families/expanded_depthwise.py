@@ -30,9 +30,11 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import FULL, Chain, Step
 
-__all__ = ["activation_of", "chain_of_part", "launch", "name", "parameters", "part_of", "refusal",
-           "shared", "with_sizes"]  # fmt: skip
+__all__ = ["CHAIN_ATTRIBUTES", "activation_of", "chain_of_part", "launch", "name", "parameters",
+           "part_of", "refusal", "shared", "with_sizes"]  # fmt: skip
 
+CHAIN_ATTRIBUTES = ("activation",)
+"""Attributes that give the chain of a part which the call does not hold."""
 _RUN = 4
 """Number of channels that a thread convolves at a time."""
 _WHOLE, _DEPTH = 8, 16

@@ -29,7 +29,7 @@ from tracea_graph.kernels.program import Call
 
 __all__ = [
     "launch", "launch_of_tiles", "name", "parameters", "refusal", "shared", "tile_of",
-    "visits_refusal",
+    "tiles_of_block", "visits_refusal",
 ]  # fmt: skip
 
 _WIDE, _QUERIES = 64, 64
@@ -121,14 +121,14 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named = views_by_operand(call)
     batch, heads, queries, _ = named["q"].dims
     tiles = combine("ceildiv", queries, _QUERIES)
-    each = _tiles_of_block(product((batch, heads, tiles)), tiles, _resident(call, variant))
+    each = tiles_of_block(product((batch, heads, tiles)), tiles, _resident(call, variant))
     found = launch_of_tiles(
         call, variant, symbol, _QUERIES, shared(call, variant), combine("ceildiv", tiles, each)
     )
     return replace(found, arguments=(*found.arguments, i32(each)))
 
 
-def _tiles_of_block(all_tiles: Extent, tiles: Extent, resident: int) -> Extent:
+def tiles_of_block(all_tiles: Extent, tiles: Extent, resident: int) -> Extent:
     """Return how many tiles of a head a block takes: as many as there are waves, rounded."""
     wave = H100_SMS * resident
     waves = combine("floordiv", combine("add", all_tiles, wave // 2), wave)

@@ -20,9 +20,11 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import FULL, Chain, Step
 
-__all__ = ["chain_of_part", "launch", "name", "parameters", "part_of", "refusal", "shared",
-           "with_sizes"]  # fmt: skip
+__all__ = ["CHAIN_ATTRIBUTES", "chain_of_part", "launch", "name", "parameters", "part_of",
+           "refusal", "shared", "with_sizes"]  # fmt: skip
 
+CHAIN_ATTRIBUTES = ("activation",)
+"""Attributes that give the chain of a part which the call does not hold."""
 _PANEL = 64
 """Columns of a matrix stored as ``[K, N]`` that one copy brings."""
 

@@ -11,12 +11,11 @@ from typing import Any
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu import chain_parameters
+from tracea_graph.kernels.gpu.families.merged_roundings import LEVELS, is_level
 from tracea_graph.ops.chain import FULL, Chain, Ref, Step
 
-__all__ = ["LEVELS", "LevelTable", "split_at_levels"]
+__all__ = ["LevelTable", "split_at_levels"]
 
-LEVELS = 256
-"""Entries of a table: the most levels of 8 bits."""
 _LEAST_STEPS, _STEEP = 8, 5
 """Least cheap steps that a table replaces, and number of those that take as long as a function."""
 _CHEAP = ("add", "sub", "mul", "div", "max", "min", "neg", "abs", "relu", "round", "saturate")
@@ -50,22 +49,9 @@ def split_at_levels(chain: Chain) -> LevelTable | None:
         after = chain.steps[i + 1 :]
         if sum(1 if s.op in _CHEAP else _STEEP for s in after) < _LEAST_STEPS:
             return None
-        if _is_level(chain, i) and _least_of(after) == first + i < chain.results[0]:
+        if is_level(chain, i) and _least_of(after) == first + i < chain.results[0]:
             return LevelTable(_head(chain, i), _tail(chain, i), float(step.args[1]))
     return None
-
-
-def _is_level(chain: Chain, i: int) -> bool:
-    """Whether a step bounds an integer by at most 256 levels."""
-    step, before = chain.steps[i], i - 1
-    if step.op != "saturate" or step.args[0] != len(chain.operands) + before or before < 0:
-        return False
-    low, high = step.args[1:]
-    if chain.steps[before].op != "round" or not (
-        isinstance(low, float) and isinstance(high, float)
-    ):
-        return False
-    return low.is_integer() and high.is_integer() and 0 <= high - low < LEVELS
 
 
 def _least_of(steps: tuple[Step, ...]) -> int:

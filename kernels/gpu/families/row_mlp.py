@@ -40,9 +40,11 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import FULL, ROW, Chain, Step
 
-__all__ = ["GROUP", "chain_of_part", "launch", "name", "parameters", "part_of", "refusal",
-           "shared", "with_sizes"]  # fmt: skip
+__all__ = ["CHAIN_ATTRIBUTES", "GROUP", "chain_of_part", "launch", "name", "parameters", "part_of",
+           "refusal", "shared", "with_sizes"]  # fmt: skip
 
+CHAIN_ATTRIBUTES = ("activation",)
+"""Attributes that give the chain of a part which the call does not hold."""
 GROUP = 32
 """Number of columns among which those of a lane's fragments are adjacent in memory."""
 _ROWS, _PART, _LINE = 64, 64, 128

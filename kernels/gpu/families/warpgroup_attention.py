@@ -36,7 +36,7 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 
 __all__ = [
-    "STRIP", "launch", "mask_is_flat", "name", "parameters", "refusal", "shared",
+    "STRIP", "launch", "mask_is_flat", "name", "parameters", "proved", "refusal", "shared",
 ]  # fmt: skip
 
 _ROWS, _WIDE = 64, 64
@@ -114,7 +114,7 @@ _EXCHANGE = Exchange("y", "", "", 2, _WIDE)
 
 
 @cache
-def _proved(tile: HeadTile) -> HeadTile:
+def proved(tile: HeadTile) -> HeadTile:
     """Prove a tile's layouts and pipelines; raises GraphError otherwise."""
     prove_read(tile.q, _ROWS)
     prove_read(tile.k, tile.keys)
@@ -179,7 +179,7 @@ def refusal(call: Call, variant: Variant) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    tile, a = _proved(shared_layout(call, variant)), call.attributes
+    tile, a = proved(shared_layout(call, variant)), call.attributes
     producer, consumer = _REGISTERS[tile.groups]
     return {
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],

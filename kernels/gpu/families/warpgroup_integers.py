@@ -23,11 +23,8 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_convolution,
     warpgroup_matmul,
 )
-from tracea_graph.kernels.gpu.families.level_tables import (
-    LEVELS,
-    LevelTable,
-    split_at_levels,
-)
+from tracea_graph.kernels.gpu.families.level_tables import LevelTable, split_at_levels
+from tracea_graph.kernels.gpu.families.merged_roundings import LEVELS
 from tracea_graph.kernels.gpu.launch import Argument, Launch, i32, pointer
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
 from tracea_graph.kernels.gpu.tile_choice import PROMOTED_TILE

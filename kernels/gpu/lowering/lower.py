@@ -55,6 +55,7 @@ from tracea_graph.kernels.gpu.lowering.merged_projections import (
     projections_of,
 )
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
 from tracea_graph.kernels.gpu.lowering.recurrent_cells import lower_recurrent
 from tracea_graph.kernels.gpu.lowering.result_folding import fold_results
 from tracea_graph.kernels.gpu.lowering.row_mlp import fold_mlps
@@ -169,6 +170,7 @@ def _written(
     fold_mlps(w)
     fold_gates(w)
     fold_attention_projections(w)
+    fold_quantized_attentions(w)
     return w
 
 
