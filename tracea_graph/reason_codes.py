@@ -32,6 +32,7 @@ class Code(StrEnum):
 
     # a group that was kept
     FASTER = "faster"
+    FASTER_NODES = "faster-nodes"
     FASTER_TOGETHER = "faster-together"
     UNMEASURED = "unmeasured"
     FORMED_LATER = "formed-later"
@@ -85,6 +86,7 @@ EXPECTED = frozenset((Code.NOT_APPLICABLE, Code.DENSE_WEIGHTS, Code.OTHER_FORM))
 VERDICTS: Mapping[Code, str] = MappingProxyType(
     {
         Code.FASTER: "kept",
+        Code.FASTER_NODES: "kept: its own nodes are faster",
         Code.FASTER_TOGETHER: "kept: faster with others",
         Code.UNMEASURED: "kept, not timed",
         Code.FORMED_LATER: "kept: formed after other rewrites were dropped",

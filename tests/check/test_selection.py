@@ -150,6 +150,7 @@ def test_a_small_gain_hidden_by_noise_is_seen_in_its_own_nodes():
     found = run(machine)
     verdict = next(v for v in found.verdicts if v.group.key == "b")
     assert machine.profiled and verdict.kept and "its own nodes alone" in verdict.reason
+    assert verdict.code is Code.FASTER_NODES  # what a summary prints must not look like a loss
 
 
 def test_no_gain_at_all_is_dropped():

@@ -427,7 +427,9 @@ def _reason(
     weak = {key: r for key, r in comparisons.items() if not (r.likely if proven else r.win)}
     if kept:
         numbers = _numbers({k: r.ratio for k, r in comparisons.items()})
-        code = Code.FASTER_TOGETHER if along else Code.FASTER
+        clear = any(r.ratio.low > MINIMUM_GAIN for r in comparisons.values())
+        code = Code.FASTER if clear else Code.FASTER_NODES
+        code = Code.FASTER_TOGETHER if along else code
         return Reason(f"kept: {numbers}{_own_nodes(comparisons)}{along}", code)
     if not weak:
         return Reason(
