@@ -7,7 +7,8 @@ launches that take most of a model's time, each alone, ``--tiles`` the time of m
 convolutions with each tile.  ``--warm`` only compiles torch's side.
 Operations a second are those of the products that ours computes, as the cost model counts them.
 Of ``NAME-fp16`` inputs and results are fp16, as torch's are; those of ``NAME`` are float32.
-``NAME-qdq`` is the model in 8-bit integers, beside torch's in fp16.
+``NAME-qdq`` is the model in 8-bit integers, ``NAME-pruned`` the one of whose matrices two of
+four numbers are zero (``models.prune``), both beside torch's dense one in fp16.
 ``--write`` puts the table between its marker lines of a file.
 """
 
@@ -32,8 +33,8 @@ NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2", "vit-base", "gpt2", "
 WAYS = ("eager", "default", "max-autotune-no-cudagraphs")
 HEADS = ("model", "ours, µs", "TFLOP/s", "max error", "1 − cosine", "torch, µs", "over torch")
 _SEQUENCE, _SIDE, _WORDS = 128, 224, 30522
-_INTEGERS = "-qdq"
-"""End of the names of models in 8-bit integers."""
+_CHANGED = ("-qdq", "-pruned")
+"""Ends of the names of models in 8-bit integers, and of pruned ones."""
 _BANDS, _FRAMES = 80, 3000
 """Whisper's input."""
 _MOST = 24
@@ -147,7 +148,8 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 def _torch_work(torch: Any, name: str, batch: int) -> Callable[[], Any]:
-    name = name.removesuffix(HALF).removesuffix(_INTEGERS)
+    for end in (HALF, *_CHANGED):
+        name = name.removesuffix(end)
     model = MODELS[name]().eval().half().cuda()
     if name == "whisper-tiny":
         sound = torch.rand(batch, _BANDS, _FRAMES, device="cuda").half()
