@@ -154,6 +154,7 @@ _ALL = (
     _over("copy", structure="elements"),
     _over("round", structure="elements"),
     _over("iota", structure="elements"),
+    _over("scaled_two_of_four", structure="elements"),
     _over("kv_append", "kv_append", "kv_append_rotated", structure="elements"),
     _over("bytes_equal", "bytes_equal", "same", structure="elements"),
     over_images("pool", "pool", "integer_pool"),

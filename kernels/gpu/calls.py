@@ -17,7 +17,10 @@ from tracea_graph.kernels.gpu.call_operands import (
     DTYPES,
     FLOATS8,
     INDICES,
+    NORM_ATTRIBUTES,
+    NORM_OPERANDS,
     SPLIT_K,
+    SUM_OPERANDS,
 )
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
@@ -82,33 +85,10 @@ _ELEMENTWISE = CallSchema(
 )
 
 
-_NORM_ATTRIBUTES = (
-    replace(choice("norm", ("none", "layer", "rms")), default="none"),
-    replace(real("epsilon"), default=0.0),
-)
-
-
 def _product_size(s: Sizes) -> tuple[int, ...]:
     """Return the batch size and the rows, columns and depth (M, N, K) of a matmul."""
     *outer, rows, cols = s.of("y")
     return prod(outer), rows, cols, s.of("x")[-1]
-
-
-_NORM = (
-    _op("column_sums", "N", optional=True), _out("mean", "M", optional=True),
-    _out("inverse", "M", optional=True),
-)  # fmt: skip
-"""Operands of a matmul of normalised rows: the column sums of w (for a layer norm only), and the
-outputs that receive each row's mean and the inverse of its standard deviation.
-"""
-_SUMS = (
-    _op("x_sums", "M slots two", optional=True), _out("y_sums", "M slots two", optional=True),
-)  # fmt: skip
-"""Operands of a matmul of many rows.  Each row is divided into equal parts; an operand holds the
-sum and the sum of squares of each part.  ``x_sums`` are those of x, whose norm the matmul repeats;
-``y_sums`` are those of its first result, whose norm another matmul repeats.  Kernels without
-``x_sums`` compute the sums from x; kernels for few rows need not write ``y_sums``.
-"""
 
 
 def _gemm(dtype: str) -> CallSchema:
@@ -124,9 +104,9 @@ def _gemm(dtype: str) -> CallSchema:
             _op("x", "... M K", own), _op("w", "*", own), _op("bias", "N", optional=True),
             _op("inputs", "... M N", "chain", many="inputs"),
             _out("y", "... M N", "chain", many="results"), *SPLIT_K,
-            *((*_NORM, *_SUMS) if halves else ()),
+            *((*NORM_OPERANDS, *SUM_OPERANDS) if halves else ()),
         ),
-        (choice("layout", ("nk", "kn")), *(_NORM_ATTRIBUTES if halves else ())),
+        (choice("layout", ("nk", "kn")), *(NORM_ATTRIBUTES if halves else ())),
         dtype,
         chain="epilogue",
         problem=_product_size,

@@ -97,6 +97,8 @@ WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
 FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
 INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
 """Warpgroup kernels of 8-bit numbers."""
+_SUMMING = (WARPGROUPS, TWO_OF_FOUR)
+"""Kernels that read and write sums of rows."""
 _OF_BYTES = ("integer_gemm", "integer_conv", "float8_gemm")
 _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
@@ -498,7 +500,7 @@ def for_variant(call: Call, variant: Variant) -> Call:
     """Return a call without operands that a variant does not take."""
     if call.op in COMPOSED and variant.op != call.op:
         call = COMPOSED[call.op].part_of(call)
-    if call.op == "gemm" and variant.template != WARPGROUPS:
+    if call.op in ("gemm", "gemm_two_of_four") and variant.template not in _SUMMING:
         call = tensor_core_matmul.without_sums(call)
     if call.op in ("integer_gemm", "integer_conv") and variant.template not in INTEGERS:
         call = tensor_core_matmul.without_operands(call, "column_sums")

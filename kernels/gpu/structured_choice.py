@@ -14,7 +14,6 @@ from tracea_graph.kernels.gpu.tile_choice import (
     BLOCK_TILES,
     H100_SMS,
     LEAST_MANY,
-    MANY_ROWS,
     TwoOfFourTile,
 )
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
@@ -25,6 +24,8 @@ __all__ = ["BLOCKS", "TWO_OF_FOUR", "block_choices", "two_of_four_choices", "two
 BLOCKS, TWO_OF_FOUR = "gemm_blocks_wgmma.cu.in", "gemm_two_of_four_wgmma.cu.in"
 _STEPS = 64
 """Steps of the depth that are copied at a time."""
+_ROWS = (512, 1024, 2048, 4096, 8192)
+"""Numbers of rows for which a tile is chosen if that number varies."""
 _FLOPS, _BYTES = 4096, 42
 """Figures of an H100: multiply-adds, and bytes that are copied from L2, per SM and cycle."""
 _PER_TILE, _PER_SUM, _PER_STEP, _PER_READ = 600, 0.075, 0.009, 0.08
@@ -64,28 +65,37 @@ def block_choices(call: Call) -> list[tuple[Variant, Extent]]:
 
 
 def two_of_four_choices(call: Call, steps: int, reads: int) -> list[tuple[Variant, Extent]]:
-    """Return the warpgroup kernel for a matmul with a 2:4 sparse matrix; none for other calls.
+    """Return the warpgroup kernels for a matmul with a 2:4 sparse matrix; none for other calls.
 
-    ``steps`` and ``reads`` are those of ``choose_warpgroup_tiles``.
+    The one of most rows comes first.  ``steps`` and ``reads`` are those of
+    ``choose_warpgroup_tiles``.
     """
     if call.op != "gemm_two_of_four":
         return []
     named: dict[str, Any] = CALLS.of(call).named(call)
     rows, columns = named["y"][0].dims
-    depth, when = named["x"].dims[-1], combine("sub", rows, LEAST_MANY - 1)
-    if isinstance(when, int) and when <= 0:
-        return []
+    depth = named["x"].dims[-1]
     if not (isinstance(columns, int) and isinstance(depth, int)):
         return []
-    known = rows if isinstance(rows, int) else MANY_ROWS
     able = [v for v in VARIANTS if v.template == TWO_OF_FOUR and v.dtype == call.dtype
             and not warpgroup_two_of_four.refusal(call, v)]  # fmt: skip
-    measured = _MEASURED.get((ceil(known / 128), columns, depth, reads))
-    best = min(
-        [v for v in able if _tile_of(v) == measured] or able,
-        key=lambda v: _cycles(_tile_of(v), known, columns, depth, steps, reads), default=None,
-    )  # fmt: skip
-    return [(best, when)] if best else []
+    if not able or (isinstance(rows, int) and rows < LEAST_MANY):
+        return []
+
+    def best(known: int) -> Variant:
+        measured = _MEASURED.get((ceil(known / 128), columns, depth, reads))
+        return min([v for v in able if _tile_of(v) == measured] or able,
+                   key=lambda v: _cycles(_tile_of(v), known, columns, depth, steps,
+                                         reads))  # fmt: skip
+
+    if isinstance(rows, int):
+        return [(best(rows), combine("sub", rows, LEAST_MANY - 1))]
+    found = list[tuple[Variant, Extent]]()
+    for known in _ROWS:
+        one, least = best(known), max(LEAST_MANY, known * 3 // 4)
+        if not found or found[0][0] != one:
+            found.insert(0, (one, combine("sub", rows, least - 1)))
+    return found
 
 
 def two_of_four_cycles(rows: int, columns: int, depth: int, steps: int, reads: int) -> float:

@@ -515,6 +515,10 @@ VARIANTS = (
     Variant("update_order", "i32", "update_order.cu.in", "256", 256),
     *(Variant("integer_step", d, "integer_step.cu.in", "256", 256) for d in ("i32", "i64")),
     Variant("iota", "f32", "iota.cu.in", "256", 256),
+    *(
+        Variant("scaled_two_of_four", d, "scaled_two_of_four.cu.in", "256x8", 256, needs=needs)
+        for d, needs in (("f16", ()), ("bf16", ("bf16",)))
+    ),
     Variant("same", "b1", "same.cu.in", "256", 256),
     *(_fma(op, *tile) for op in ("gemm", "conv") for tile in ((128, 128, 8, 1), (64, 64, 8, 2))),
     *(

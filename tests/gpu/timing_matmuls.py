@@ -224,6 +224,20 @@ def _two_of_four(m: int, n: int, k: int, chain: Chain | None = None) -> Iterator
               ("128x128x64x4", *_KEPT), _semi_structured(m, n, k), flops, 0)  # fmt: skip
 
 
+def _normed_two_of_four(
+    m: int, n: int, k: int, chain: Chain | None, normed: bool
+) -> Iterator[Row]:
+    """A 2:4 sparse product that normalises rows of x, or sums rows that it adds a norm to."""
+    what = "of a norm" if normed else "+ norm, summed"
+    for (_, wide, _), tile in zip(TWO_OF_FOUR_TILES, _KEPT, strict=True):
+        made = sparse_cases.two_of_four(
+            "f16", m, n, k, chain, pad=0, norm="layer" if normed else "none",
+            summed=(6, 0) if normed else (0, n // wide),
+        )  # fmt: skip
+        yield Row(f"sparse24 {m}x{n}x{k} {what}", made, (tile,), product(m, n, k, "f16"),
+                  2.0 * m * n * k, 0)  # fmt: skip
+
+
 def _codes(m: int, n: int, k: int, bits: int, block: int) -> Row:
     """A product with a block-quantized matrix; torch multiplies one in fp16."""
     few = next((t for most, t in _FEW_CODED.items() if m <= most), "128x128x64x3")
@@ -277,6 +291,10 @@ ROWS: tuple[Row, ...] = (
     *_two_of_four(4096, 768, 768, RESIDUAL),
     *_two_of_four(4096, 3072, 768, GELU),
     *_two_of_four(4096, 768, 3072, RESIDUAL),
+    *_normed_two_of_four(4096, 2304, 768, None, True),
+    *_normed_two_of_four(4096, 3072, 768, GELU, True),
+    *_normed_two_of_four(4096, 768, 768, sparse_cases.NORMED, False),
+    *_normed_two_of_four(4096, 768, 3072, sparse_cases.NORMED, False),
     _finite(4096, 4096),
     *(_blocks(4096, 3072, 768, share) for share in (1.0, 0.5, 0.25, 0.1)),
     *(_blocks(4096, 768, 3072, share) for share in (0.5, 0.25, 0.1)),

@@ -101,13 +101,14 @@ def _tile(variant: Variant) -> Tile:
 
 
 def product_of(call: Call) -> Call:
-    """Return the dense matmul of the same shapes; its matrix is a placeholder."""
+    """Return the dense matmul of the same shapes and norm; its matrix is a placeholder."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     size = named["y"][0].dims[-1], named["x"].dims[-1]
     w = View(named["values"].buffer, size, (size[1], 1))
+    normed = {one: named[one] for one in ("column_sums", "mean", "inverse")}
     return CALLS.make(
         "gemm", call.dtype, layout="nk", chain=call.chain, bias=named["bias"], x=named["x"], w=w,
-        inputs=named["inputs"], y=named["y"],
+        inputs=named["inputs"], y=named["y"], **normed, **call.attributes,
     )  # fmt: skip
 
 
@@ -131,15 +132,17 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "atom": ATOMS[f"m16n8k16.{call.dtype}"],
         "kind": call.dtype,
         "warps_n": tile.n // tile.wn,
+        "moments_at": tile.shared,
     }
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return _tile(variant).shared
+    normed = tensor_core_matmul.norm_of(call) != "none"
+    return _tile(variant).shared + 8 * int(variant.params["m"]) * normed
 
 
 def epilogue_arguments(call: Call) -> list[Argument]:
-    """Return the arguments for the bias, and for the operands and results of the chain."""
+    """Return the arguments for the bias, the operands and results of the chain, and the norm."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     chain, made = tensor_core_matmul.chain_of(product_of(call)), list[Argument]()
     if named["bias"] is not None:
@@ -147,7 +150,7 @@ def epilogue_arguments(call: Call) -> list[Argument]:
     types = (*chain.operand_types[1:], *chain.result_types)
     for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
         made += [pointer(view, dtype), *map(i32, tensor_core_matmul.strides_of(view, 0))]
-    return made
+    return made + tensor_core_matmul.norm_arguments(product_of(call))
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:

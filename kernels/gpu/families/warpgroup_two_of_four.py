@@ -17,12 +17,14 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul, two_of_four_matmul
 from tracea_graph.kernels.gpu.families.fast_gelu import last_gelu, without_last
 from tracea_graph.kernels.gpu.families.two_of_four_matmul import epilogue_arguments, product_of
+from tracea_graph.kernels.gpu.families.warpgroup_matmul import MOST_PARTS
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
     Launch,
     constant_buffer_flag,
     divisor,
     i32,
+    pointer,
     tensor_map,
 )
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, matrix_load, prove_free
@@ -38,7 +40,7 @@ from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
 )
 from tracea_graph.kernels.gpu.two_of_four_storage import BLOCK_ROWS, STEPS
 from tracea_graph.kernels.gpu.variants import Variant
-from tracea_graph.kernels.program import Call
+from tracea_graph.kernels.program import Call, View
 
 __all__ = ["launch", "name", "parameters", "refusal", "shared"]
 
@@ -52,7 +54,7 @@ _BAND = 8
 """Number of tiles of a column that are computed before those of the next column."""
 _PRODUCER, _CONSUMER = 24, 240
 """Registers of a thread that copies, and of one that multiplies."""
-_BARRIER = 8
+_BARRIER, _WORD = 8, 4
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,12 @@ class Tile:
     stages: int
     halves: bool
     """Whether sums are rounded to 16 bits before they are transposed."""
+    normed: bool = False
+    """Whether rows of x are normalised, whose moments each warpgroup keeps."""
+    heights: int = 0
+    """Number of operands of the epilogue with one number for each row."""
+    counted: bool = False
+    """Whether rows of the result are summed."""
 
     @property
     def a(self) -> SparseOperand:
@@ -118,8 +126,23 @@ class Tile:
         return self.strips_at + 4 * self.strip_bytes
 
     @property
+    def rows_at(self) -> int:
+        """Offset of the numbers that belong to rows, of one warpgroup after the other."""
+        return self.barriers_at + -(-2 * self.stages * _BARRIER // RUN) * RUN
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a warpgroup's moments and of the operands with a number for each row."""
+        return self.m * _WORD * (2 * self.normed + self.heights)
+
+    @property
+    def sums_at(self) -> int:
+        """Offset of sums of rows: those of two tiles, of both warpgroups."""
+        return self.rows_at + 2 * self.row_bytes
+
+    @property
     def shared(self) -> int:
-        return self.barriers_at + 2 * self.stages * _BARRIER
+        return self.sums_at + 4 * self.m * 2 * _WORD * self.counted
 
 
 @cache
@@ -141,8 +164,23 @@ def _proved(tile: Tile, run: int) -> Tile:
 
 
 def _tile(call: Call, variant: Variant) -> Tile:
-    p = variant.params
-    return Tile(p["m"], p["n"], p["stages"], _in_halves(product_of(call)))
+    p, product = variant.params, product_of(call)
+    halves = _in_halves(product)
+    heights = len(_heights(product)) if halves else 0
+    normed = tensor_core_matmul.norm_of(call) != "none"
+    return Tile(p["m"], p["n"], p["stages"], halves, normed, heights, _sums(call)[1] is not None)
+
+
+def _sums(call: Call) -> tuple[View | None, View | None]:
+    """Return the views ``x_sums`` and ``y_sums`` of a call; None for one that it does not have."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    return named["x_sums"], named["y_sums"]
+
+
+def _heights(product: Call) -> list[str]:
+    """Return the operands of the epilogue that have one number for each row."""
+    listed = chain_parameters.operands(tensor_core_matmul.chain_of(product))[1:]
+    return [f"x{x.index}" for x in listed if x.kind == "col"]
 
 
 def _in_halves(product: Call) -> bool:
@@ -151,12 +189,12 @@ def _in_halves(product: Call) -> bool:
     read = [t for t, kind in zip(chain.operand_types[1:], chain.operands[1:], strict=True)
             if kind == "full"]  # fmt: skip
     sizes = {int(t.size) for t in (*read, *chain.result_types)}
-    one = len(read) <= 1 and len(chain.result_types) == 1
-    return one and sizes == {2} and "col" not in chain.operands[1:]
+    return len(read) <= 1 and len(chain.result_types) == 1 and sizes == {2}
 
 
 def name(call: Call) -> str:
-    return two_of_four_matmul.name(call).replace("gemm", "wgmma", 1)
+    own = two_of_four_matmul.name(call).replace("gemm", "wgmma", 1)
+    return f"{own}_summed" if _sums(call)[1] is not None else own
 
 
 def refusal(call: Call, variant: Variant) -> str:
@@ -172,8 +210,26 @@ def refusal(call: Call, variant: Variant) -> str:
     columns = named["values"].dims[1] * 2
     if not isinstance(columns, int) or columns % variant.params["n"]:
         return f"{columns} stored columns are no multiple of the tile's"
+    if why := _refusal_of_sums(call, variant):
+        return why
     if shared(call, variant) > ARCHITECTURES["sm_90a"].block_shared:
         return "a tile takes more shared memory than a block can have"
+    return ""
+
+
+def _refusal_of_sums(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot normalise rows of x, or sum rows of the result; else ""."""
+    (taken, made), product = _sums(call), product_of(call)
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    if tensor_core_matmul.norm_of(call) != "none" and taken is None:
+        return "the kernel normalises rows only by sums of their parts"
+    if taken is not None and not (isinstance(taken.dims[1], int) and taken.dims[1] <= MOST_PARTS):
+        return f"the kernel adds up at most {MOST_PARTS} partial sums of a row"
+    if made is not None and not _in_halves(product):
+        return "only rows of one result of 16 bits are summed"
+    width = named["y"][0].dims[-1]
+    if made is not None and combine("mul", made.dims[1], variant.params["n"]) != width:
+        return "partial sums are requested of columns that are not those of one tile"
     return ""
 
 
@@ -192,6 +248,12 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "gelu": gelu,
         "halves": tile.halves,
         "read": tensors[f"x{full[0]}"] if full else None,
+        "heights": [tensors[one] for one in _heights(made)] if tile.halves else [],
+        "rows_at": tile.rows_at,
+        "row_bytes": tile.row_bytes,
+        "sums_at": tile.sums_at,
+        "counted": tile.counted,
+        "most_parts": MOST_PARTS,
         "written": tensors["y0"],
         "lines": tile.lines,
         "strip_bytes": tile.strip_bytes,
@@ -230,6 +292,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         tensor_map(x, own, tile.b.box),
     ]
     made += epilogue_arguments(call)
+    made += [one for sums in _sums(call) if sums is not None
+             for one in (pointer(sums, DType.F32), i32(sums.dims[1]))]  # fmt: skip
     tiles_m, tiles_n = combine("ceildiv", rows, tile.m), combine("ceildiv", cols, tile.n)
     blocks = combine("mul", tiles_m, tiles_n)
     made += [*map(i32, (rows, cols, x.dims[-1], blocks, tiles_m))]

@@ -28,6 +28,7 @@ from tracea_graph.kernels.gpu.lowering.program_writer import (
 )
 from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
+from tracea_graph.kernels.gpu.lowering.two_of_four import epilogue_chain, two_of_four_call
 from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY, LEAST_SIDE
 from tracea_graph.kernels.gpu.two_of_four_storage import TWO_OF_FOUR
 from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS
@@ -119,7 +120,7 @@ def lower_gemm(
         _block_sparse_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
         return _after(w, p, made, targets, affine)
     if p.layout == TWO_OF_FOUR:
-        _two_of_four_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
+        two_of_four_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
         return _after(w, p, made, targets, affine)
     if coded:
         block_quantized_call(w, p, operands, chain, seen, [w.matrix(v) for v in made])
@@ -157,35 +158,8 @@ def _block_sparse_call(
         "gemm_blocks", w.multiplied, x=x.view, w=w.typed_as(blocks, w.narrow).view,
         map=places.view, odd=odd.view,
         bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
-        y=[v.view for v in made], chain=_epilogue_chain(w, chain, seen, made),
+        y=[v.view for v in made], chain=epilogue_chain(w, chain, seen, made),
     )  # fmt: skip
-
-
-def _two_of_four_call(
-    w: GpuProgramWriter, p: GemmParams, operands: Sequence[Value], chain: Chain | None,
-    seen: Sequence[Value], made: Sequence[Value],
-) -> None:  # fmt: skip
-    """Write a matmul with a 2:4 sparse matrix."""
-    if w.narrow not in HALVES:
-        raise LackingError("2:4 sparse matrices are multiplied in 16 bits only")
-    (x, values, positions), bias = (operands[0], *p.stored(operands)), p.split(operands)[2]
-    w.call(
-        "gemm_two_of_four", w.multiplied, x=w.typed_as(w.matrix(x), w.narrow).view,
-        values=w.typed_as(values, w.narrow).view, positions=positions.view,
-        bias=w.typed_as(bias, DType.F32).view if bias else None, inputs=[v.view for v in seen],
-        y=[v.view for v in made], chain=_epilogue_chain(w, chain, seen, made),
-    )  # fmt: skip
-
-
-def _epilogue_chain(
-    w: GpuProgramWriter, chain: Chain | None, seen: Sequence[Value], made: Sequence[Value]
-) -> Chain | None:
-    """Return the epilogue of a sparse matmul, typed as its operands and results are stored."""
-    if chain is None and all(v.dtype is w.narrow for v in made):
-        return None
-    plain = chain or Chain((FULL,), (), (0,))
-    found = w.typed(plain, [Value(made[0].view, DType.F32), *seen], made)
-    return replace(found, operands=(FULL, *found.operands[1:]))
 
 
 def _after(

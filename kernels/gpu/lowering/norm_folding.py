@@ -14,7 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracea_graph.ir import DType, product
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, SCALED, GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.program_writer import (
+    HALVES,
+    SCALED,
+    GpuProgramWriter,
+    NormedRows,
+)
 from tracea_graph.kernels.gpu.lowering.row_sums import sums_of_rows
 from tracea_graph.kernels.gpu.tile_choice import most_few
 from tracea_graph.kernels.program import View
@@ -28,6 +33,7 @@ __all__ = [
     "by_columns",
     "few_rows",
     "fold_norm",
+    "moments_of",
     "normalised_later",
 ]
 
@@ -94,11 +100,15 @@ def fold_norm(
             w.chain(_SUM, [own, bias], [both])
             own = both
         bias = own
+    return FoldedMatmul(held.rows, scaled, bias, more | moments_of(w, held))
+
+
+def moments_of(w: GpuProgramWriter, held: NormedRows) -> dict[str, View]:
+    """Return the operands to which a matmul writes the moments of rows that it normalises."""
     rows = held.rows.shape[0]
     moments = w.temp(DType.F32, (rows,)), w.temp(DType.F32, (rows,))
-    more |= {"mean": moments[0].view, "inverse": moments[1].view}
     held.moments = held.moments or moments
-    return FoldedMatmul(held.rows, scaled, bias, more)
+    return {"mean": moments[0].view, "inverse": moments[1].view}
 
 
 def _sums(w: GpuProgramWriter, data: Sequence[Value], chain: Chain) -> Value:

@@ -14,11 +14,15 @@ from tracea_graph.kernels.gpu.families.tensor_core_matmul import with_sums
 from tracea_graph.kernels.gpu.families.warpgroup_matmul import MOST_PARTS
 from tracea_graph.kernels.gpu.kernel_selection import WARPGROUPS, variants_of
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter, NormedRows
+from tracea_graph.kernels.gpu.structured_choice import TWO_OF_FOUR
 from tracea_graph.kernels.gpu.tile_choice import LEAST_SIDE, WARPGROUP_TILES, WIDE
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.gemm import GemmParams
 
 __all__ = ["sums_of_rows"]
+
+_SUMMING = (WARPGROUPS, TWO_OF_FOUR)
+"""Kernels that write sums of rows."""
 
 
 def sums_of_rows(w: GpuProgramWriter, p: GemmParams, held: NormedRows) -> View | None:
@@ -45,7 +49,9 @@ def _asked(w: GpuProgramWriter, held: NormedRows) -> View | None:
             break
     else:
         return None
-    if call.op != "gemm" or call.dtype not in ("f16", "bf16") or made[0] != held.rows.view:
+    if call.op not in ("gemm", "gemm_two_of_four") or call.dtype not in ("f16", "bf16"):
+        return None
+    if made[0] != held.rows.view:
         return None
     columns, rows = held.rows.shape[-1], held.rows.shape[0]
     likely = _likely_width(w, call)
@@ -56,7 +62,7 @@ def _asked(w: GpuProgramWriter, held: NormedRows) -> View | None:
             continue
         parts = columns // width
         asked = with_sums(call, View.dense(held.rows.view.buffer, (rows, parts, 2)))
-        if any(v.template == WARPGROUPS for v, _ in variants_of(asked)):
+        if any(v.template in _SUMMING for v, _ in variants_of(asked)):
             sums = w.temp(DType.F32, (rows, parts, 2)).view
             w.calls[place] = with_sums(call, sums)
             return sums
@@ -67,5 +73,5 @@ def _likely_width(w: GpuProgramWriter, call: Call) -> int:
     """Return the columns of a matmul's tile at the likely sizes; 0 if not a warpgroup kernel's."""
     for variant, when in variants_of(call):
         if (w.about(when) or 0) > 0:
-            return variant.params["n"] if variant.template == WARPGROUPS else 0
+            return variant.params["n"] if variant.template in _SUMMING else 0
     return 0

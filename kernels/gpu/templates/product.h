@@ -61,16 +61,7 @@
     }
   }
 //% endmacro
-//% macro product()
-  // Main loop over the tiles that `issue_x` and `issue_w` copy into the ring.  Constants are fetched
-  // before waiting for the preceding kernel.
-  if (w_fixed) {
-    ROLLED
-    for (i32 tile = 0; tile < least(tiles, ${ring.prefetched}); tile++) issue_w(tile);
-  }
-  wait_for_grid();
-  release_grid();
-  //% if norm != "none"
+//% macro row_moments()
   float* const moments = (float*)(ring + ${moments_at});
   const bool whole_runs = fast_x && depth % 8 == 0;
   ROLLED
@@ -115,6 +106,18 @@
       }
     }
   }
+//% endmacro
+//% macro product()
+  // Main loop over the tiles that `issue_x` and `issue_w` copy into the ring.  Constants are fetched
+  // before waiting for the preceding kernel.
+  if (w_fixed) {
+    ROLLED
+    for (i32 tile = 0; tile < least(tiles, ${ring.prefetched}); tile++) issue_w(tile);
+  }
+  wait_for_grid();
+  release_grid();
+  //% if norm != "none"
+${row_moments()}
   //% endif
   const i32 lane = thread() % 32, warp = thread() / 32;
   const i32 warp_m = warp / ${warps_n} * ${wm}, warp_n = warp % ${warps_n} * ${wn};
