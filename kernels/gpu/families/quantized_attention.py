@@ -296,6 +296,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         **made,
         "unit": f"{float(np.float32(scores.unit)).hex()}f",
         "element": chain_parameters.ELEMENTS[own],
+        "rounded": False,
         "y_element": chain_parameters.ELEMENTS[_BYTES.get(form, own)],
         "kind": call.dtype,
         "form": form,
