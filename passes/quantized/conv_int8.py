@@ -4,10 +4,11 @@ Conv(x, W)    ->    Conv(DequantizeLinear(QuantizeLinear(x)), DequantizeLinear(W
 Conv(x, W)    ->    ConvInteger(DynamicQuantizeLinear(x), W), rescaled              it has none
 x + y         ->    DequantizeLinear(QuantizeLinear(x)) + y                         x is rounded
 
-Every filter has a scale computed from its values.  The scale of x was chosen by calibration, or is
-computed from the range of x whenever the model runs.  If a convolution reads a value as 8-bit
-integers, sums read these integers too, and the value need not be stored in float32.  The rules for
-quantized models then convert the operators.
+Every filter has a scale computed from its values.  Before opset 13, DequantizeLinear cannot have
+that: the results of the convolution are multiplied by the scales instead.  The scale of x was
+chosen by calibration, or is computed from the range of x whenever the model runs.  If a
+convolution reads a value as 8-bit integers, sums read these integers too, and the value need not
+be stored in float32.  The rules for quantized models then convert the operators.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ CONV_INT8_ERROR = 2.0**-8 / 6
 """Error of the outputs that a plan predicts for one convolution, relative to max|y|."""
 _AXIS_SINCE = 13
 """First opset whose DequantizeLinear can have a scale for each filter."""
+_INTEGERS_SINCE = 11
+"""First opset that has ConvInteger and DynamicQuantizeLinear."""
 _RANKS = (3, 4)
 _FEWEST, _MOST = 1e-16, 1e16
 """Bounds for the largest magnitude in a filter; between them its scale is an ordinary number."""
@@ -73,8 +76,8 @@ def why_no_integers(graph: TileGraph, region: Region) -> str | None:
         return "its sums may not fit 32 bits"
     if isinstance(window := constant_conv_window(graph, region), str):
         return window
-    if graph.opset < _AXIS_SINCE:
-        return "its opset does not allow a scale for each filter"
+    if graph.opset < _INTEGERS_SINCE:
+        return "its opset has no convolution of dynamically quantized integers"
     high = np.abs(np.asarray(weight.array(), np.float32)).reshape(len(weight.array()), -1).max(1)
     fits = (high == 0) | ((high > _FEWEST) & (high < _MOST))  # NaN is neither
     return None if fits.all() else "a filter has non-finite, very small or very large numbers"
@@ -248,26 +251,41 @@ def _fixed(
     s: OnnxBuilder, x: RoundedValue, own: CalibratedRounding, attrs: Mapping[str, Any]
 ) -> None:
     matrix, scales = _filters(s)
-    shape = s.spec(matrix).shape
-    w = s("DequantizeLinear", matrix, scales, spec=TensorSpec(DType.F32, shape), axis=0)
-    bias = _bias(s, own)
+    spec, weight = s.graph.spec(s.region.results[0]), s.weights[matrix]
+    wide, bias = TensorSpec(DType.F32, weight.shape), _bias(s, own)
+    if s.graph.opset < _AXIS_SINCE:
+        factors = _by_channel(s, s.weights.pop(scales))
+        one = s.entered(DType.F32, (), lambda: np.ones((), np.float32))
+        w = s("DequantizeLinear", matrix, one, spec=wide)
+        y = s("Conv", x.rounded, w, spec=spec, **attrs)
+        _finished(s, s("Mul", y, factors, spec=spec), bias)
+        return
+    w = s("DequantizeLinear", matrix, scales, spec=wide, axis=0)
     added = () if bias is None else (s.entered(DType.F32, bias.shape, bias.load),)
-    spec = s.graph.spec(s.region.results[0])
     s("Conv", x.rounded, w, *added, spec=spec, **attrs)
+
+
+def _by_channel(s: OnnxBuilder, weight: Weight) -> str:
+    """Add one number for each filter as a constant that multiplies or adds to images."""
+    rank = len(s.graph.weights[s.region.operands[1]].shape)
+    return s.derived(weight, (1, *weight.shape, *(1,) * (rank - 2)))
+
+
+def _finished(s: OnnxBuilder, y: str, bias: Weight | None) -> None:
+    if bias is not None:
+        s("Add", y, _by_channel(s, bias), spec=s.graph.spec(s.region.results[0]))
 
 
 def _dynamic(
     s: OnnxBuilder, x: RoundedValue, own: CalibratedRounding, attrs: Mapping[str, Any]
 ) -> None:
     matrix, scales = _filters(s)
-    (count, _, *kernel), spec = s.weights[matrix].shape, s.graph.spec(s.region.results[0])
-    wide = (1, count, *(1,) * len(kernel))
+    spec = s.graph.spec(s.region.results[0])
     sums = s(
         "ConvInteger", x.numbers, matrix, x.zero, spec=TensorSpec(DType.I32, spec.shape),
         **attrs,
     )  # fmt: skip
     y = s("Cast", sums, spec=spec, to=DType.F32.onnx)
     y = s("Mul", y, x.scale, spec=spec)
-    y = s("Mul", y, s.derived(s.weights.pop(scales), wide), spec=spec)
-    if (bias := _bias(s, own)) is not None:
-        s("Add", y, s.derived(bias, wide), spec=spec)
+    y = s("Mul", y, _by_channel(s, s.weights.pop(scales)), spec=spec)
+    _finished(s, y, _bias(s, own))

@@ -62,6 +62,24 @@ def test_lines(calibrated: dict[str, CalibratedRounding]) -> None:
     rounded_well(graph, feeds, exact)
 
 
+@pytest.mark.parametrize("calibrated", [STEP, {}], ids=["static", "dynamic"])
+def test_opsets_without_a_scale_for_each_filter(calibrated: dict[str, CalibratedRounding]) -> None:
+    net, w = (
+        Net(opset=11),
+        normal(24, 12, 3, 3, seed=3) * np.geomspace(0.01, 1, 24)[:, None, None, None],
+    )
+    y = net("Conv", net.input("x", "n", 12, 9, 7), net.const(w), net.const(normal(24, seed=4)))
+    y = net("Relu", y)
+    graph = net.graph(y)
+    (exact,) = net.run(FEEDS)
+    trace = optimized(graph, every_phase(precision="int8", calibrated=calibrated))
+    found = trace.applied()
+    way = "quantized-conv" if calibrated else "conv-integer"
+    assert found[CONV_INT8] == found[way] == found["pack-integers"] == 1
+    rounded_well(graph, FEEDS, exact)
+    assert_same(net, graph, FEEDS, limit=0.03)
+
+
 def residual(net: Net, x: str) -> str:
     """A net of two residual blocks behind a pool."""
     stem = net("Conv", x, net.weight(16, 3, 3, 3), net.const(normal(16)), pads=[1] * 4)
@@ -172,9 +190,9 @@ def test_other_convolutions_stay() -> None:
     w = net.input("w", 24, 12, 1, 1)
     graph = net.graph(net("Conv", x, w))
     assert reasons(schedule_only(graph, ConvInt8()), CONV_INT8) == {"'w' is not constant"}
-    old = Net(opset=11)
+    old = Net(opset=10)
     graph = old.graph(old("Conv", old.input("x", "n", 12, 9, 7), old.weight(24, 12, 1, 1)))
-    why = "its opset does not allow a scale for each filter"
+    why = "its opset has no convolution of dynamically quantized integers"
     assert reasons(schedule_only(graph, ConvInt8()), CONV_INT8) == {why}
     deep, channels = Net(), MAX_DEPTH + 1
     zeros = deep.const(np.zeros((2, channels, 1, 1), np.float32))
