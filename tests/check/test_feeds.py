@@ -51,6 +51,35 @@ def test_gather_axis_and_narrowest_use_count():
     assert feed(text, table=narrow, pair=PAIR)["a"].max() == 1
 
 
+@pytest.mark.parametrize(
+    ("op", "operands", "limit"),
+    [
+        ("RoiAlign<sampling_ratio=1>", "image, boxes, i", 2),
+        ("NegativeLogLikelihoodLoss", "logs, i", 5),
+        ("SoftmaxCrossEntropyLoss", "logs, i", 5),
+    ],
+)
+def test_indices_of_images_and_classes(op, operands, limit):
+    kind = "float[40,1,1,1] y" if "Roi" in op else "float y"
+    text = f"g (float[40,4] boxes, int64[40] i) => ({kind}) {{ y = {op}({operands}) }}"
+    weights = {"image": np.zeros((2, 1, 8, 8), np.float32), "logs": np.zeros((40, 5), np.float32)}
+    found = feed(text, **weights)
+    assert {*range(limit)} >= {*found["i"].tolist()} and found["i"].max() == limit - 1
+    accepted(text, found, **weights)
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_positions_stay_below_the_length_of_the_tables(domain):
+    net = Net(opset=23)
+    x, positions = net.input("x", 3, 2, 5, 8), net.input("i", 3, 5, dtype=DType.I64)
+    tables = [net.const(np.zeros((6, 4), np.float32)) for _ in range(2)]
+    operands = [x, positions, *tables] if domain else [x, *tables, positions]
+    made = net.graph(net("RotaryEmbedding", *operands, domain=domain))
+    found = synthesize_inputs(made, Binding("test", {}), seed=1)
+    assert found["i"].min() >= 0 and 2 < found["i"].max() < 6
+    session(net.model, optimized=True).run(None, found)
+
+
 def test_mask_by_name_is_ones_and_padded_hides_the_last_third_of_every_other_row():
     text = "g (int64[3,9] attention_mask) => (float[3,9] y) { y = Cast<to=1>(attention_mask) }"
     assert feed(text)["attention_mask"].all()

@@ -45,6 +45,19 @@ def _smallest(graph: TileGraph, region: Region, dims: Dims) -> int | None:
     return min((d for d in shape if d is not None), default=None) if shape else None
 
 
+def _cached_positions(table: int) -> ExclusiveLimit:
+    """Limit positions by the length of a RotaryEmbedding's cosine table, operand ``table``.
+
+    ONNX's operator and that of ``com.microsoft`` take the positions as different operands.
+    """
+
+    def limit(graph: TileGraph, region: Region, dims: Dims) -> int | None:
+        contrib = region.op != "RotaryEmbedding"
+        return _dim(table)(graph, region, dims) if contrib == (table == 2) else None
+
+    return limit
+
+
 def _depth(graph: TileGraph, region: Region, dims: Dims) -> int | None:
     weight = graph.weight(region.operands[1])
     return int(weight.array().flat[0]) if weight is not None and weight.count == 1 else 8
@@ -143,6 +156,12 @@ INDEX: Mapping[tuple[str, int], ExclusiveLimit] = MappingProxyType(
         ("ScatterElements", 1): _dim(0),
         ("ScatterND", 1): _smallest,
         ("OneHot", 0): _depth,
+        ("RoiAlign", 2): _dim(0),
+        ("NegativeLogLikelihoodLoss", 1): _dim(0, 1),
+        ("SoftmaxCrossEntropyLoss", 1): _dim(0, 1),
+        ("RotaryEmbedding", 1): _cached_positions(2),
+        ("RotaryEmbedding", 3): _cached_positions(1),
+        ("GatherBlockQuantized", 1): _dim(0),
         ("EmbedLayerNormalization", 0): _dim(2),
         ("EmbedLayerNormalization", 1): _dim(4),
         ("BitShift", 1): lambda graph, region, dims: 8,
