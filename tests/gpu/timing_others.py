@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.gpu.timing_row import Row, Work
-from tests.kernels.gpu import mlp_cases
+from tests.kernels.gpu import mlp_cases, quantized_cases
 from tests.kernels.gpu.cases import attention, copy, elementwise, gated, rows
 from tracea_graph.ir import DType
 
@@ -36,9 +36,9 @@ def _long(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
     return (lambda x: torch.nn.functional.rms_norm(x, (8192,))), [x]
 
 
-def _attend(heads: int, queries: int, head: int, causal: bool) -> Work:
+def _attend(heads: int, queries: int, head: int, causal: bool, batch: int = 8) -> Work:
     def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
-        shape = (8, heads, queries, head)
+        shape = (batch, heads, queries, head)
         qkv = [torch.randn(shape, device="cuda").half() for _ in "qkv"]
         attend = torch.nn.functional.scaled_dot_product_attention
         return (lambda q, k, v: attend(q, k, v, is_causal=causal)), qkv
@@ -52,6 +52,15 @@ def _attentions(queries: int, head: int, order: str, *tiles: str) -> Row:
     flops = 4.0 * 8 * heads * queries**2 * head / (2 if causal else 1)
     work = _attend(heads, queries, head, causal)
     return Row(f"attention b8 h16 s{queries} d{head} {order}", make, tiles, work, flops)
+
+
+def _quantized(queries: int, head: int, *tiles: str) -> Row:
+    """Attention of a QDQ graph, bytes behind it; torch's is in fp16, without roundings."""
+    chain = quantized_cases.rounded_scores(DType.F16)
+    sizes, work = (32, 12, queries, queries), _attend(12, queries, head, False, 32)
+    make = quantized_cases.attended(DType.F16, sizes, (head, head), chain, "u8")
+    flops = 4.0 * 32 * 12 * queries**2 * head
+    return Row(f"quantized attention b32 h12 s{queries} d{head}", make, tiles, work, flops)
 
 
 def _banded(head: int, near: tuple[int, int], mask: str, *tiles: str, lists: bool = True) -> Row:
@@ -132,6 +141,8 @@ ROWS: tuple[Row, ...] = (
     _attentions(512, 64, "none", "64x64", "192x128x2", "128x128x2"),
     _attentions(4096, 128, "none", "64x32", "128x128x2"),
     _attentions(4096, 128, "top", "64x32", "128x128x2"),
+    *(_quantized(128, head, "64x128", "64x256") for head in (32, 64)),
+    _quantized(256, 64, "64x256"),
     _banded(64, (511, 0), "none", "128x128x2", "192x128x2", "64x64"),
     _banded(64, (256, 256), "none", "128x128x2", "192x128x2"),
     _banded(128, (511, 0), "none", "128x128x2", "64x32"),

@@ -198,19 +198,40 @@ def _strips_at(call: Call, variant: Variant) -> int:
 
 def _scored(call: Call) -> ScoreChains:
     """Return how a call's scores are computed."""
-    chain = replace(tensor_chain(call), stores=())
-    if chain.steps and chain.steps[0].op == "div" and isinstance(chain.steps[0].args[1], float):
-        # the products of rounded numbers are less exact than a product by the inverse
-        value, by = chain.steps[0].args
-        if value == 0 and isinstance(by, float):
-            chain = replace(chain, steps=(Step("mul", (0, 1.0 / by)), *chain.steps[1:]))
-    chain, unit = merged_roundings(chain), 1.0
+    chain = merged_roundings(_times_first(replace(tensor_chain(call), stores=())))
+    unit = 1.0
     last = chain.steps[-1] if chain.steps else None
     if last is not None and last.op == "mul" and chain.results == (_count(chain) - 1,):
         value, by = last.args
         if isinstance(value, int) and isinstance(by, float) and by > 0:
             chain, unit = replace(chain, steps=chain.steps[:-1], results=(value,)), by
     return _by_key(chain, unit)
+
+
+def _times_first(chain: Chain) -> Chain:
+    """Return a chain whose first factors of the products are one.
+
+    That is as exact as products of numbers rounded to 16 bits, or of integers by rounded steps.
+    """
+    factor, taken, first = np.float32(1), 0, len(chain.operands)
+    for i, step in enumerate(chain.steps):
+        value, by = step.args[0], step.args[-1]
+        if value != (0 if i == 0 else first + i - 1) or not isinstance(by, float):
+            break
+        reads = [a for s in chain.steps[i + 1 :] for a in s.args if isinstance(a, int)]
+        if step.op not in ("mul", "div") or by == 0 or value in (*reads, *chain.results):
+            break
+        factor = factor * np.float32(by) if step.op == "mul" else factor / np.float32(by)
+        taken = i + 1
+    if taken < 1:
+        return chain
+
+    def moved(ref: Ref) -> Ref:
+        return ref - taken + 1 if isinstance(ref, int) and ref >= first + taken - 1 else ref
+
+    steps = (Step(s.op, tuple(map(moved, s.args))) for s in chain.steps[taken:])
+    results = tuple(int(moved(r)) for r in chain.results)
+    return replace(chain, steps=(Step("mul", (0, float(factor))), *steps), results=results)
 
 
 def _by_key(chain: Chain, unit: float) -> ScoreChains:

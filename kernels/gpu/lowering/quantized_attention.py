@@ -7,31 +7,42 @@ becomes a part of the call that stands for all three (``families/quantized_atten
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tracea_graph.kernels.gpu.calls import CALLS, ROUNDED_PARTS
+from tracea_graph.kernels.gpu.families.merged_roundings import LEVELS, is_level
 from tracea_graph.kernels.gpu.families.quantized_attention import result_form
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
 from tracea_graph.kernels.gpu.lowering.call_parts import replace_by_parts, stands_for
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.row_choice import rounded_attention_choices
 from tracea_graph.kernels.program import Call
+from tracea_graph.ops.chain import FULL, Chain, Ref, Step
 
 __all__ = ["fold_quantized_attentions"]
 
 _TYPES = ("f16", "bf16")
+_Calls = tuple[Call, Call, Call]
+"""The product of scores, the softmax, and the product with values."""
 
 
 def fold_quantized_attentions(w: GpuProgramWriter) -> None:
     """Make each softmax with rounded weights, and the products around it, parts of one call."""
     for values in [c for c in w.calls if c.op == "gemm" and c.dtype in _TYPES]:
         calls = _calls_before(BufferUses(w.calls), values)
-        made = calls and _call_of(calls)
-        if calls and made:
-            replace_by_parts(w, made, ROUNDED_PARTS, calls)
+        if calls is None or _call_of(calls) is None:
+            continue
+        calls = _of_integers(w, calls)
+        made = _call_of(calls)
+        assert made is not None
+        replace_by_parts(w, made, ROUNDED_PARTS, calls)
 
 
-def _calls_before(uses: BufferUses, values: Call) -> tuple[Call, Call, Call] | None:
+def _calls_before(uses: BufferUses, values: Call) -> _Calls | None:
     """Return the product of scores, the softmax that alone reads it, and what alone reads that."""
     read = values.views[0]
     softmax = uses.only_for(read, values) if read else None
@@ -45,7 +56,68 @@ def _calls_before(uses: BufferUses, values: Call) -> tuple[Call, Call, Call] | N
     return scores, softmax, values
 
 
-def _call_of(calls: tuple[Call, Call, Call]) -> Call | None:
+def _of_integers(w: GpuProgramWriter, calls: _Calls) -> _Calls:
+    """Let queries, keys and values be stored as integers, whose products are summed exactly.
+
+    Their steps, which 16 bits do not hold exactly, become a factor of the sums.
+    """
+    scores, softmax, values = calls
+    for at, reader in ((0, scores), (1, scores), (1, values)):
+        now = values if reader is calls[2] else scores
+        view = now.views[at]
+        maker = BufferUses(w.calls).only_for(view, now) if view else None
+        found = _unscaled(maker, now.dtype) if maker else None
+        if maker is None or found is None:
+            continue
+        whole, step = found
+        chain = now.chain or Chain((FULL,), (), (0,), (), (TYPES[now.dtype],))
+        own = replace(now, chain=_multiplied(chain, step))
+        for old, new in ((maker, whole), (now, own)):
+            w.calls[next(i for i, one in enumerate(w.calls) if one is old)] = new
+        scores, values = (scores, own) if now is values else (own, values)
+    return scores, softmax, values
+
+
+def _unscaled(maker: Call, dtype: str) -> tuple[Call, float] | None:
+    """Return a call that stores integers instead of multiples of a step, and the step."""
+    chain = maker.chain
+    written = [v for o, v in CALLS.of(maker).each(maker) if o.written and v is not None]
+    if chain is None or len(written) != 1 or chain.result_types != (TYPES[dtype],):
+        return None
+    last, first = len(chain.steps) - 1, len(chain.operands)
+    if last < 2 or chain.results != (first + last,) or not is_level(chain, last - 1):
+        return None
+    (value, step), low, high = chain.steps[last].args, *chain.steps[last - 1].args[1:]
+    if chain.steps[last].op != "mul" or value != first + last - 1 or not isinstance(step, float):
+        return None
+    if step <= 0 or any(abs(n) > LEVELS for n in (low, high)):
+        return None
+    return replace(
+        maker, chain=replace(chain, steps=chain.steps[:-1], results=(first + last - 1,))
+    ), step
+
+
+def _multiplied(chain: Chain, factor: float) -> Chain:
+    """Return a chain whose first operand is multiplied by a number first."""
+    first = len(chain.operands)
+    if chain.steps and chain.steps[0].op == "mul" and chain.steps[0].args[0] == 0:
+        own = chain.steps[0].args[1]
+        reads = [a for s in chain.steps[1:] for a in s.args if isinstance(a, int)]
+        if isinstance(own, float) and 0 not in (*reads, *chain.results):
+            made = Step("mul", (0, float(np.float32(own) * np.float32(factor))))
+            return replace(chain, steps=(made, *chain.steps[1:]))
+
+    def moved(ref: Ref) -> Ref:
+        if not isinstance(ref, int):
+            return ref
+        return first if ref == 0 else ref + (ref >= first)
+
+    steps = (Step(s.op, tuple(map(moved, s.args))) for s in chain.steps)
+    results = tuple(int(moved(r)) for r in chain.results)
+    return replace(chain, steps=(Step("mul", (0, factor)), *steps), results=results)
+
+
+def _call_of(calls: _Calls) -> Call | None:
     """Return the call that stands for attention; None if no kernel computes it."""
     scores, softmax, values = [(c, dict[str, Any](CALLS.of(c).named(c))) for c in calls]
     form = result_form(values[0].chain, values[0].dtype)

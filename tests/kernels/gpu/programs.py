@@ -18,6 +18,7 @@ from tracea_graph.kernels.gpu.lowering.byte_results import round_where_computed
 from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
 from tracea_graph.kernels.gpu.lowering.result_folding import fold_results
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program
@@ -51,6 +52,7 @@ def program_of(
     fold_results(w)
     w.drop_unread()
     fold_gates(w)
+    fold_quantized_attentions(w)
     return w.done({}, sizes)
 
 

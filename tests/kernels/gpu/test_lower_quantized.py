@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.kernels.gpu.machine import Memory
+from tests.kernels.gpu.programs import program_of, run_program
 from tests.kernels.gpu.quantized_cases import attended, masked_scores, rounded_scores
-from tracea_graph.ir import DType, evaluate
+from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS, ROUNDED_PARTS
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
@@ -30,6 +31,11 @@ from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized
 from tracea_graph.kernels.gpu.plan_encoding import encode
 from tracea_graph.kernels.program import Call, LibraryContents, Program
 from tracea_graph.ops.chain import Chain, Step
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.fused_region import RegionParams, RegionStep
+from tracea_graph.ops.layout_op import LayoutParams
+from tracea_graph.ops.matmul import MatMulParams
+from tracea_graph.ops.softmax import SoftmaxParams
 
 _OP = "quantized_attention"
 _SCORES = rounded_scores(DType.F16)
@@ -204,3 +210,67 @@ def test_forms_that_no_attribute_gives() -> None:
     twice = Chain(("full",), halves, (2,), (), (DType.F16,))
     assert quantized_attention.result_form(twice, "f16") is None
     assert folded(parts(whole(chain=masked_scores(DType.F16))))[0].op == _OP
+
+
+def _rounded(step: float, low: float, high: float) -> tuple[Step, ...]:
+    return (Step("div", (0, step)), Step("round", (1,)), Step("saturate", (2, low, high)),
+            Step("mul", (3, step)))  # fmt: skip
+
+
+def _region() -> RegionParams:
+    """Attention of products that are rounded to steps of their own, as scores and weights are."""
+    made = [
+        RegionStep(MatMulParams(epilogue=Chain(("full",), _rounded(step, -131.0, 124.0), (4,))),
+                   (0, 1 + i), narrow="f16")
+        for i, step in enumerate((0.0515, 0.0542, 0.0368))
+    ]  # fmt: skip
+    scores = Chain(("full",), _rounded(0.29, -128.0, 127.0), (4,))
+    weights = Chain(("full",), _rounded(1 / 255, 0.0, 255.0), (4,))
+    to_bytes = (Step("div", (0, 0.021)), Step("round", (1,)), Step("add", (2, 121.0)),
+                Step("saturate", (3, 0.0, 255.0)))  # fmt: skip
+    last = Chain(("full",), to_bytes, (4,), stores=(DType.U8,))
+    made += [
+        RegionStep(MatMulParams((), (0, 1, 3, 2), scores), (4, 5), narrow="f16"),
+        RegionStep(SoftmaxParams(-1), (7,), narrow="f16"),
+        RegionStep(ElementwiseParams(weights), (8,), narrow="f16"),
+        RegionStep(MatMulParams(epilogue=last), (9, 6), narrow="f16"),
+        RegionStep(LayoutParams("transpose", (0, 2, 1, 3)), (10,)),
+    ]
+    return RegionParams(4, tuple(made), (11,))
+
+
+def _operands() -> list[np.ndarray]:
+    """Numbers that 16 bits hold: rows, and matrices for queries, keys and values."""
+    rng = np.random.default_rng(3)
+    rows = rng.integers(-16, 17, (2, 3, 70, 32)) / 8
+    return [rows.astype(np.float32), *(
+        (rng.integers(-16, 17, (2, 3, 32, 32)) / 32).astype(np.float32) for _ in "qkv"
+    )]  # fmt: skip
+
+
+def test_operands_are_stored_as_integers() -> None:
+    specs = [TensorSpec(DType.F32, a.shape) for a in _operands()]
+    made = program_of(_region(), specs, DType.F16).calls
+    makers = [c for c in made if c.op == "gemm"]
+    assert [c.op for c in made if c.op != "elementwise"] == ["gemm"] * 3 + [_OP] * 3
+    assert all(c.chain and c.chain.steps[-1].op == "saturate" for c in makers)
+    chain = made[-1].chain
+    assert chain is not None and chain.steps[0].args == (0, pytest.approx(0.0515 * 0.0542))
+    assert made[-1].attributes["factor"] == pytest.approx(0.0368)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(
+    ("architecture", "most", "share"), [("sm_90a", 1, 0.01), ("sm_80", 4, 0.2)]
+)
+def test_results(architecture: str, most: int, share: float) -> None:
+    """By one launch, all of whose integers are exact but at ties; and by the parts.
+
+    Between these scores and weights are multiples of their steps in 16 bits.
+    """
+    arrays = _operands()
+    (want,) = _region().reference([a.astype(np.float64) for a in arrays])
+    (got,) = run_program(_region(), arrays, DType.F16, ARCHITECTURES[architecture])
+    error = np.abs(got.astype(np.float64) - want)
+    assert error.max() <= most and (error > 0).mean() < share
+    assert len(np.unique(got)) > 100
