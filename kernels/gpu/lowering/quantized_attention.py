@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS, ROUNDED_PARTS
 from tracea_graph.kernels.gpu.families.merged_roundings import LEVELS, is_level
 from tracea_graph.kernels.gpu.families.quantized_attention import result_form
@@ -20,8 +21,9 @@ from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
 from tracea_graph.kernels.gpu.lowering.call_parts import replace_by_parts, stands_for
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.row_choice import rounded_attention_choices
-from tracea_graph.kernels.program import Call
-from tracea_graph.ops.chain import FULL, Chain, Ref, Step
+from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.chain import FULL, ROW, Chain, Ref, Step
+from tracea_graph.ops.index_map import dense_strides
 
 __all__ = ["fold_quantized_attentions"]
 
@@ -36,7 +38,7 @@ def fold_quantized_attentions(w: GpuProgramWriter) -> None:
         calls = _calls_before(BufferUses(w.calls), values)
         if calls is None or _call_of(calls) is None:
             continue
-        calls = _of_integers(w, calls)
+        calls = _of_integers(w, _with_sources(w, calls))
         made = _call_of(calls)
         assert made is not None
         replace_by_parts(w, made, ROUNDED_PARTS, calls)
@@ -54,6 +56,70 @@ def _calls_before(uses: BufferUses, values: Call) -> _Calls | None:
     if scores is None or (scores.op, scores.dtype) != ("gemm", values.dtype):
         return None
     return scores, softmax, values
+
+
+def _with_sources(w: GpuProgramWriter, calls: _Calls) -> _Calls:
+    """Let scores compute their masks themselves, from what a chain computes them from."""
+    scores, *others = calls
+    inputs = CALLS.of(scores).slices(scores)["inputs"]
+    for i, at in enumerate(range(inputs.start, inputs.stop), 1):
+        view, uses, chain = scores.views[at], BufferUses(w.calls), scores.chain
+        makers = uses.writers.get(view.buffer, []) if view else []
+        if chain is None or view is None or chain.operands[i] != ROW or len(makers) != 1:
+            continue
+        (maker,) = makers
+        found = _source(maker, view)
+        if found is None:
+            continue
+        source, own = found
+        views = (*scores.views[:at], source, *scores.views[at + 1 :])
+        new = replace(scores, views=views, chain=_computing(chain, i, own))
+        w.calls[next(i for i, one in enumerate(w.calls) if one is scores)] = new
+        scores, readers = new, BufferUses(w.calls).readers
+        _, *made = maker.views
+        if all(y and y.buffer.kind == "temp" and not readers.get(y.buffer) for y in made):
+            w.drop(maker)
+    return (scores, others[0], others[1])
+
+
+def _source(maker: Call, view: View) -> tuple[View, Chain] | None:
+    """Return where a view's numbers are computed from, and the chain that computes them."""
+    chain = maker.chain
+    if maker.op != "elementwise" or chain is None or chain.operands != (FULL,):
+        return None
+    x, *made = maker.views
+    number = next((n for n, y in enumerate(made) if y and y.buffer == view.buffer), None)
+    if number is None or x is None or any(y is None or not _is_line(y) for y in (x, *made)):
+        return None
+    if chain.result_types[number] is not DType.F32 or any(y and y.dims != x.dims for y in made):
+        return None
+    one = replace(chain, results=(chain.results[number],), stores=())
+    return replace(view, buffer=x.buffer), one
+
+
+def _is_line(view: View) -> bool:
+    """Whether a view shows all of a buffer, in order."""
+    return view.offset == 0 and view.strides == dense_strides(view.dims)
+
+
+def _computing(chain: Chain, i: int, own: Chain) -> Chain:
+    """Return a chain that computes its operand ``i`` itself, by another chain of one operand."""
+    first, more = len(chain.operands), len(own.steps)
+
+    def inner(ref: Ref) -> Ref:
+        return ref if not isinstance(ref, int) else i if ref == 0 else first + ref - 1
+
+    def outer(ref: Ref) -> Ref:
+        if not isinstance(ref, int):
+            return ref
+        return inner(own.results[0]) if ref == i else ref + more * (ref >= first)
+
+    steps = [Step(s.op, tuple(map(inner, s.args))) for s in own.steps]
+    steps += [Step(s.op, tuple(map(outer, s.args))) for s in chain.steps]
+    types = list(chain.operand_types)
+    types[i] = own.operand_types[0]
+    results = tuple(int(outer(r)) for r in chain.results)
+    return replace(chain, steps=tuple(steps), results=results, dtypes=tuple(types))
 
 
 def _of_integers(w: GpuProgramWriter, calls: _Calls) -> _Calls:

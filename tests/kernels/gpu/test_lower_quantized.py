@@ -29,7 +29,7 @@ from tracea_graph.kernels.gpu.library_build import sources_of
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
 from tracea_graph.kernels.gpu.plan_encoding import encode
-from tracea_graph.kernels.program import Call, LibraryContents, Program
+from tracea_graph.kernels.program import Buffer, Call, LibraryContents, Program, View
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
@@ -274,3 +274,29 @@ def test_results(architecture: str, most: int, share: float) -> None:
     error = np.abs(got.astype(np.float64) - want)
     assert error.max() <= most and (error > 0).mean() < share
     assert len(np.unique(got)) > 100
+
+
+def test_masks_are_computed_where_they_are_read() -> None:
+    """From bytes, by a chain that nothing else needs then."""
+    calls = parts(whole())
+    named: dict[str, Any] = CALLS.of(calls[0]).named(calls[0])
+    (mask,) = named["inputs"]
+    line, bytes_of = View(mask.buffer, (256,), (1,)), View(Buffer("temp", 99), (256,), (1,))
+    steps = Step("sub", (0, 3.0)), Step("mul", (1, 0.5))
+    own = Chain(("full",), steps, (2, 2), (DType.U8,))
+    other = View(Buffer("temp", 98), (256,), (1,))
+    maker = CALLS.listed("elementwise", [bytes_of, other, line], chain=own)
+    w = GpuProgramWriter((), ())
+    w.temps += [(DType.F32, 0)] * 100
+    w.calls += [maker, *calls]
+    fold_quantized_attentions(w)
+    assert [c.op for c in w.calls] == [_OP] * 3
+    (read,) = CALLS.of(w.calls[0]).named(w.calls[0])["inputs"]
+    assert read == replace(mask, buffer=bytes_of.buffer)
+    chain = w.calls[0].chain
+    assert chain is not None and chain.operand_types == (DType.F32, DType.U8)
+    rng = np.random.default_rng(5)
+    sums, small = rng.normal(0, 60, 99), rng.integers(0, 9, 99).astype(np.uint8)
+    masks = own.reference([small])[0]
+    free = [replace(c, stores=()) for c in (chain, _SCORES)]
+    assert np.array_equal(free[0].reference([sums, small]), free[1].reference([sums, masks]))
