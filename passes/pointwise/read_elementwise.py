@@ -21,6 +21,7 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.int8_matmul import FLOATS8
 from tracea_graph.passes.pointwise.bound_expressions import BoundChain, matrix_broadcast_kind
 from tracea_graph.passes.quantized.scale_checks import are_zero, is_ordinary
+from tracea_graph.passes.quantized.scaled_rows import scale_each_row
 from tracea_graph.passes.region_helpers import attribute, operand_producer
 from tracea_graph.rewrite import Miss, Proposal, constant_number
 from tracea_graph.ttg import Region, TileGraph
@@ -213,6 +214,8 @@ def _read_swish(graph: TileGraph, region: Region) -> BoundChain | None:
 def _read_cast(graph: TileGraph, region: Region) -> BoundChain | None:
     """Read a Cast between float32, bool and integers that starts or ends at float32.
 
+    So is one to 8-bit floats that a product multiplies.
+
     ONNX leaves casts of NaN and of out-of-range numbers undefined; chains give what ONNX Runtime's
     x86 kernels give, the lowest 32- or 64-bit integer.  Casts that wrap (to 8 bits, between
     integers) are not converted.
@@ -221,6 +224,8 @@ def _read_cast(graph: TileGraph, region: Region) -> BoundChain | None:
     source, result = graph.spec(value), graph.spec(region.results[0])
     first, last = source.dtype or DType.STR, result.dtype or DType.STR
     step = _CASTS.get((_letter(first), _letter(last)))
+    if first is DType.F32 and _in_float8(graph, region.results[0]):
+        step = "" if attribute(region, "saturate", 1) == 1 else None
     if step is None:
         return None
     if step == "int":
@@ -278,6 +283,8 @@ def _read_quantise(graph: TileGraph, region: Region) -> BoundChain | None:
     value, found = region.operands[0], _quantisation(graph, region)
     source, result = graph.spec(value), graph.spec(region.results[0])
     float8 = _in_float8(graph, region.results[0])
+    if float8 and found is None:
+        return _read_quantised_rows(graph, region)
     if found is None or source.dtype is not DType.F32 or not (found[2] in _RANGES or float8):
         return None
     if graph.weight(value) is not None or not _regular([source], result):
@@ -299,6 +306,20 @@ def _read_quantise(graph: TileGraph, region: Region) -> BoundChain | None:
         Step("saturate", (3, *_RANGES[dtype])),
     )  # fmt: skip
     return Chain((FULL,), steps, (4,), (), (dtype,)), (value,)
+
+
+def _read_quantised_rows(graph: TileGraph, region: Region) -> BoundChain | None:
+    """Read x / scale, with a computed scale for each row, stored in 8-bit floats."""
+    value, scales, *_ = region.operands
+    source, result = graph.spec(value), graph.spec(region.results[0])
+    whole = attribute(region, "precision", 0) in (0, 1) and attribute(region, "saturate", 1) == 1
+    if source.dtype is not DType.F32 or not scale_each_row(graph, region, value) or not whole:
+        return None
+    if graph.weight(value) is not None or not _regular([source, graph.spec(scales)], result):
+        return None
+    kinds = (FULL, matrix_broadcast_kind(graph.spec(scales), result))
+    dtype = result.dtype or DType.F32
+    return Chain(kinds, (Step("div", (0, 1)),), (2,), (), (dtype,)), (value, scales)
 
 
 def _read_dequantise(graph: TileGraph, region: Region) -> BoundChain | None:

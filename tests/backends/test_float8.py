@@ -13,6 +13,7 @@ from tests.backends.conformance import kernels_run
 from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net, reasons
 from tracea_graph import Options, Report, api, target
+from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu import float8_rounding
 from tracea_graph.kernels.gpu.float8_rounding import FLOAT8_FACTORS
 from tracea_graph.pipeline.planning import Planner
@@ -120,6 +121,35 @@ def test_graphs_that_are_quantized_in_8_bit_floats(tmp_path: Path, precision: st
         precision=precision,
         max_error=None if precision == "fp32" else 3e-2,
     )
+    report = api.optimize(path, options)
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    assert report.nodes_after == report.kernels == 1, report.rules
+    feed = {"x": np.random.default_rng(0).standard_normal((7, 48)).astype(np.float32)}
+    assert kernels_run(report, feed) == 1
+
+
+def _layer_by_rows(net: Net, form: str) -> str:
+    """A norm whose rows are quantized by their largest magnitudes, a product and an activation."""
+    x = net.input("x", "rows", 48)
+    y = net("LayerNormalization", x, net.weight(48), net.weight(48), axis=-1)
+    high = net("ReduceMax", net("Abs", y), net.const(np.array([-1]), np.int64), keepdims=1)
+    scales = net("Div", high, net.const(np.float32(448)))
+    if form == "blocks":
+        more = {"axis": -1, "block_size": 48}
+        q = net("QuantizeLinear", y, scales, output_dtype=DType.F8E4M3FN.onnx, **more)
+        seen = net("DequantizeLinear", q, scales, **more)
+    else:
+        q = net("Cast", net("Div", y, scales), to=DType.F8E4M3FN.onnx)
+        seen = net("Mul", net("Cast", q, to=DType.F32.onnx), scales)
+    y = net("Add", net("MatMul", seen, _stored(net, 48, 80, True)), net.weight(80))
+    return net("Relu", y)
+
+
+@pytest.mark.parametrize("form", ["blocks", "casts"])
+def test_graphs_whose_rows_have_scales(tmp_path: Path, form: str) -> None:
+    net = Net(opset=21)
+    path = net.save(tmp_path / "m.onnx", _layer_by_rows(net, form))
+    options = Options(target="double:sm_90", keep="all", precision="fp16", max_error=3e-2)
     report = api.optimize(path, options)
     assert (report.outcome, report.status) == ("improved", "passed"), report.reason
     assert report.nodes_after == report.kernels == 1, report.rules

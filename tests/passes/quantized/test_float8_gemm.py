@@ -113,3 +113,42 @@ def test_8_bit_floats_have_no_zero_points() -> None:
     with pytest.raises(ValueError, match="no zero points"):
         IntegerOperand(FLOAT8, 1)
     assert IntegerOperand(DType.I8, 1).zero == 1
+
+
+def rows(net: Net, x: str, form: str, width: int) -> tuple[str, str]:
+    """Rows by their largest magnitudes, as exporters write them; and their scales, if left."""
+    high = net("ReduceMax", net("Abs", x), net.const(np.array([-1]), np.int64), keepdims=1)
+    scale = net("Max", net("Div", high, net.const(np.float32(448))), net.const(np.float32(1e-12)))
+    if form == "blocks":
+        more = {"axis": -1, "block_size": width}
+        q = net("QuantizeLinear", x, scale, output_dtype=DType.F8E4M3FN.onnx, **more)
+        return net("DequantizeLinear", q, scale, **more), ""
+    q = net("Cast", net("Div", x, scale), to=DType.F8E4M3FN.onnx)
+    made = net("Cast", q, to=DType.F32.onnx)
+    return (net("Mul", made, scale), "") if form == "before" else (made, scale)
+
+
+@pytest.mark.parametrize("form", ["blocks", "before", "behind"])
+@pytest.mark.parametrize("shape", [("n", 20), (2, "n", 20)])
+def test_rows_have_scales_of_their_own(form: str, shape: Any) -> None:
+    net = Net(21)
+    x, scale = rows(net, net.input("x", *shape), form, 20)
+    y = net("MatMul", x, matrix(net, 20, 12, count=12))
+    graph = net.graph(net("Relu", net("Mul", y, scale) if scale else y))
+    optimized(graph, every_phase(float8=True))
+    left = {"Cast", "QuantizeLinear", "DequantizeLinear", "MatMul", "Mul", "Div"}
+    assert not left.intersection(ops(graph)), ops(graph)
+    sizes = [5 if isinstance(n, str) else n for n in shape]
+    scales = 2.0 ** np.arange(-3, 2).reshape(5, 1)
+    assert_same(net, graph, {"x": normal(*sizes) * scales.astype(np.float32)})
+
+
+def test_scales_of_blocks_are_left_to_onnx_runtime() -> None:
+    net = Net(21)
+    x = net.input("x", "n", 20)
+    high = net("ReduceMax", net("Abs", x), net.const(np.array([-1]), np.int64), keepdims=1)
+    scales, more = net("Concat", high, high, axis=-1), {"axis": -1, "block_size": 10}
+    q = net("QuantizeLinear", x, scales, output_dtype=DType.F8E4M3FN.onnx, **more)
+    x = net("DequantizeLinear", q, scales, **more)
+    graph = net.graph(net("MatMul", x, matrix(net, 20, 12)))
+    assert "quantized-gemm" not in optimized(graph, every_phase(float8=True)).applied()
