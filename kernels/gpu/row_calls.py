@@ -36,7 +36,8 @@ def _norm(dtype: str) -> CallSchema:
     """Schema of a norm, whose results are y, or the same numbers in 8 bits, or both.
 
     8-bit floats are y times ``factor``; integers are y / ``step`` rounded to even, plus ``zero``,
-    between ``low`` and ``high``.
+    between ``low`` and ``high``.  With ``scales``, 8-bit floats are y divided by the scale of
+    their row: its largest magnitude by ``step``, or ``low`` if that is larger.
     """
     x, y, also = _rows("norm", dtype, "M N").operands
     weights = (_op("gamma", "N", optional=True), _op("beta", "N", optional=True))
@@ -45,6 +46,7 @@ def _norm(dtype: str) -> CallSchema:
         (
             x, *weights, replace(y, optional=True), also,
             _out("rounded", "M N", FLOAT8, *BYTES, optional=True),
+            _out("scales", "M", optional=True),
         ),
         (
             choice("kind", ("layer", "rms")), real("epsilon"),

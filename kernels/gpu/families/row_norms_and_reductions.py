@@ -57,6 +57,11 @@ def _rounded(call: Call) -> DType | None:
     return DType.from_short(str(call.attributes["rounded_type"]))
 
 
+def _by_rows(call: Call) -> bool:
+    """Whether rows of 8-bit floats have a scale each."""
+    return _named(call).get("scales") is not None
+
+
 def name(call: Call) -> str:
     words = [call.op, str(call.attributes.get("kind", ""))]
     words += [word for word in ("log", "stepped") if call.attributes.get(word)]
@@ -67,6 +72,7 @@ def name(call: Call) -> str:
     words += ["also"] * (_also(call) is not None)
     if (rounded := _rounded(call)) is not None:
         words += ["rounded" if rounded is DType.F8E4M3FN else rounded.short]
+    words += ["scaled"] * _by_rows(call)
     words += ["alone"] * (_named(call)["y"] is None)
     return "_".join(word for word in words if word)
 
@@ -93,6 +99,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "y_element": "" if _named(call)["y"] is None else chain_parameters.ELEMENTS[own],
         "rounded": rounded and chain_parameters.ELEMENTS[rounded],
         "stepped_rounded": rounded in (DType.U8, DType.I8),
+        "by_rows": _by_rows(call),
         "also": also and chain_parameters.ELEMENTS[also],
         "run": run,
         "vectors": variant.params["held"] // (variant.params["team"] * run),
@@ -118,6 +125,8 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         arguments += [pointer(y, _type(call)), *map(i32, strides)]
     if rounded is not None:
         arguments += [pointer(named["rounded"], rounded), *map(i32, named["rounded"].strides)]
+    if _by_rows(call):
+        arguments.append(pointer(named["scales"], DType.F32))
     if also is not None:
         arguments += [pointer(named["also"], also), *map(i32, named["also"].strides)]
     arguments += [i32(rows), i32(cols)]
@@ -126,7 +135,13 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     numbers = ["step", "low", "high"] if call.attributes.get("stepped") else []
     if rounded is not None:
         floats = rounded is DType.F8E4M3FN
-        numbers += ["factor"] if floats else ["step", "zero", "low", "high"]
+        numbers += (
+            ["step", "low"]
+            if _by_rows(call)
+            else ["factor"]
+            if floats
+            else ["step", "zero", "low", "high"]
+        )
     arguments += [f32(float(call.attributes[name])) for name in numbers]
     blocks = combine("ceildiv", rows, variant.params["rows"])
     return Launch(symbol, (blocks, 1, 1), variant.threads, _SCRATCH, tuple(arguments))

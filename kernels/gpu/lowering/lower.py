@@ -70,6 +70,7 @@ from tracea_graph.kernels.gpu.lowering.row_ops import (
     lower_take,
     lower_top_k,
 )
+from tracea_graph.kernels.gpu.lowering.row_scales import scale_rows_where_computed
 from tracea_graph.kernels.gpu.lowering.squeeze_excite import fold_squeeze_excite
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.kernels.program_writer import LackingError, Value
@@ -163,6 +164,7 @@ def _written(
         if value.view != target.view:
             w.copy(value, target)
     round_where_computed(w)
+    scale_rows_where_computed(w)
     fold_results(w)
     w.drop_unread()
     fold_expansions(w)

@@ -161,6 +161,31 @@ def normed(rows: int, columns: int, kept: bool, rounded: DType = FLOAT8) -> Make
     return make
 
 
+def normed_by_rows(rows: int, columns: int, kept: bool, least: float = 0.0) -> Maker:
+    """Rows of a layer norm divided by their largest magnitudes, in fp16 too if ``kept``."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        x = (rng.standard_normal((rows, columns)) * 3 + 1).astype(np.float16)
+        gamma, beta = (rng.standard_normal(columns).astype(np.float32) for _ in "gb")
+        y = memory.empty((rows, columns), np.float16) if kept else None
+        small = memory.empty((rows, columns), NUMPY[FLOAT8])
+        scales = memory.empty((rows,), np.float32)
+        call = CALLS.make(
+            "norm", "f16", x=[memory.put(x)], gamma=memory.put(gamma), beta=memory.put(beta), y=y,
+            rounded=small, scales=scales, kind="layer", epsilon=1e-5, step=448.0, low=least,
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            value = norm(x.astype(np.float64), "layer", 1e-5) * gamma + beta
+            own = np.maximum(np.abs(value).max(1) / 448, least)
+            made = [Expected(small, value / own[:, None], HALF_STEP), Expected(scales, own, 1e-5)]
+            return made + ([Expected(y, value, 4 * TOLERANCE[DType.F16])] if y else [])
+
+        return call, expected
+
+    return make
+
+
 def _attention() -> Iterator[Case]:
     """By each kernel: whole and ragged heads, rows that do not start at multiples of 8 bytes."""
     flash, few = ("128x128x2", "192x128x2"), ("64x128x1",)
@@ -197,6 +222,9 @@ def _cases() -> Iterator[Case]:
             yield Case(f"{kind.short} norm {columns} {kept}", normed(9, columns, kept, kind),
                        ("16x8",))  # fmt: skip
     yield from _attention()
+    for columns, kept, least in ((64, True, 0.0), (768, False, 0.0), (37, True, 0.006)):
+        yield Case(f"float8 norm by rows {columns}", normed_by_rows(9, columns, kept, least),
+                   ("16x8", "4x32"))  # fmt: skip
     yield Case("float8 stored 1003", stored(1003), ("256x16", "256x8"))
     yield Case("float8 stored in e5m2", stored(1003, WIDE_FLOAT8), ("256x16",))
     for dtype in FLOATS8:

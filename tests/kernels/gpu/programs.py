@@ -20,6 +20,7 @@ from tracea_graph.kernels.gpu.lowering.lower import lower_op
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
 from tracea_graph.kernels.gpu.lowering.result_folding import fold_results
+from tracea_graph.kernels.gpu.lowering.row_scales import scale_rows_where_computed
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program
 from tracea_graph.ops import OpParams
@@ -49,6 +50,7 @@ def program_of(
         if value.view != target.view:
             w.copy(value, target)
     round_where_computed(w)
+    scale_rows_where_computed(w)
     fold_results(w)
     w.drop_unread()
     fold_gates(w)

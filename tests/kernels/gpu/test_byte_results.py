@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,7 +19,9 @@ from tracea_graph.ops.chain import FLOAT8, Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
 from tracea_graph.ops.fused_region import RegionParams, RegionStep
 from tracea_graph.ops.gemm import GemmParams
+from tracea_graph.ops.int8_matmul import IntegerOperand
 from tracea_graph.ops.norm import Norm, NormParams
+from tracea_graph.ops.reduction import ReduceParams
 from tracea_graph.ops.weight_layouts import KN
 
 ROWS, WIDTH, HIDDEN = 33, 64, 96
@@ -162,3 +165,45 @@ def test_results(residual: bool) -> None:
     error = np.abs(got - want)
     assert error.max() < 0.08 * np.abs(want).max()
     assert np.sqrt((error**2).mean()) < 0.06 * np.sqrt((want**2).mean())
+
+
+def by_rows(kept: bool, step: str = "div") -> RegionParams:
+    """A norm of x (0) divided by the largest magnitudes of its rows, and a matmul of that.
+
+    Twice the norm is a result too if it is ``kept``.
+    """
+    norm = NormParams(Norm("layer", 1e-5, gamma=True, beta=True))
+    abs_max = ReduceParams("max", (-1,), True, Chain(("full",), (Step("abs", (0,)),), (1,)))
+    scale = Chain(("full",), (Step(step, (0, 448.0)), Step("max", (1, 1e-6))), (2,))
+    rounding = Chain(("full", "col"), (Step("div", (0, 1)),), (2,), (), (FLOAT8,))
+    scaled = Chain(("full", "col"), (Step("mul", (0, 1)),), (2,))
+    twice = Chain(("full",), (Step("mul", (0, 2.0)),), (1,))
+    product = GemmParams(WIDTH, HIDDEN, KN, epilogue=scaled, integers=IntegerOperand(FLOAT8))
+    return RegionParams(4, (
+        RegionStep(norm, (0, 1, 2), narrow="f16"), RegionStep(abs_max, (4,), narrow="f16"),
+        RegionStep(ElementwiseParams(scale), (5,), narrow="f16"),
+        RegionStep(ElementwiseParams(rounding), (4, 6), narrow="f16"),
+        RegionStep(product, (7, 3, 6), narrow="f16"),
+        *([RegionStep(ElementwiseParams(twice), (4,))] if kept else []),
+    ), (8, *([9] if kept else [])))  # fmt: skip
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("kept", [True, False])
+def test_norms_find_scales_of_rows(kept: bool) -> None:
+    rng = np.random.default_rng(9)
+    arrays = [
+        rng.standard_normal(s).astype(np.float32) for s in ((ROWS, WIDTH), (WIDTH,), (WIDTH,))
+    ]
+    arrays.append((rng.standard_normal((WIDTH, HIDDEN)) * 16).astype(ml_dtypes.float8_e4m3fn))
+    specs = [TensorSpec(DType.F32, a.shape) for a in arrays[:3]]
+    specs.append(TensorSpec(FLOAT8, arrays[3].shape))
+    made = [c.op for c in program_of(by_rows(kept), specs, DType.F16).calls if c.op != "copy"]
+    last = ["elementwise"] * kept
+    assert sorted(made) == sorted(["norm", "float8_gemm", *last])
+    other = program_of(by_rows(kept, "add"), specs, DType.F16).calls
+    assert sum(c.op == "reduce" for c in other) == 1
+    exact = [a.astype(np.float64) for a in arrays]
+    for got, want in zip(run_program(by_rows(kept), arrays, DType.F16),
+                         by_rows(kept).reference(exact), strict=True):  # fmt: skip
+        assert np.abs(got - want).max() < 0.02 * np.abs(want).max()
