@@ -226,7 +226,9 @@ def _attention_cached(dtype: str) -> CallSchema:
     ``cos`` and ``sin`` rotate the halves of q and of new keys.  Rows behind an item's last one are
     set to 0, unless the caches are written in place.  ``queries`` is the number of queries of a
     block.  With ``q_gamma`` and ``k_gamma``, the RMS norms of q and of new keys are rotated.
-    Without new rows there are neither positions nor ``k`` and ``v``, and queries see all keys.
+    Without new rows there are neither positions nor ``k`` and ``v``, and queries see all keys, or
+    those that a ``mask`` keeps.  With a ``table``, which numbers each item's pages, caches are
+    pools of pages ``[pages, Hkv, page_size, D]``, in which row t is in page t / ``page_size``.
     """
     halves = [_op(name, "B S Dr", dtype, optional=True) for name in ("cos", "sin")]
     gammas = [_op(name, "D", optional=True) for name in ("q_gamma", "k_gamma")]
@@ -237,13 +239,18 @@ def _attention_cached(dtype: str) -> CallSchema:
             *(_op(name, "B Hkv S D", dtype, optional=True) for name in ("new_k", "new_v")),
             *(_op(name, "B Hkv T D", *DTYPES) for name in ("past_k", "past_v")),
             *halves, *gammas, _op("positions", "B", "i64", optional=True),
+            _op("table", "B N", *INDICES, optional=True),
+            _op("mask", "B H S T", "f32", "bool", optional=True),
             *(_out(name, "B Hkv P D", *DTYPES, optional=True) for name in "kv"),
             _out("y", "B H S D", dtype),
         ),
         (
-            choice("cache_type", DTYPES), choice("zero_rows", ("none", "lowest")),
+            choice("cache_type", DTYPES), choice("zero_rows", ZERO_ROWS),
             number("queries", 1, 4), *map(real, ("scale", "softcap")),
             replace(real("epsilon"), default=0.0),
+            replace(choice("mask_kind", MASKS), default=MASKS[0]),
+            replace(real("fill"), default=0.0), number("page_size", 0, MOST, 0),
+            replace(choice("index_type", INDICES), default=INDICES[0]),
         ),
         dtype,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 
-from tests.gpu import timing_images, timing_matmuls, timing_others
+from tests.gpu import timing_caches, timing_images, timing_matmuls, timing_others
 from tests.gpu.device import Device, Loaded, checked
 from tests.gpu.timing_row import FAR, Row, Work
 from tests.kernels.gpu.machine import Memory
@@ -30,7 +30,9 @@ from tracea_graph.kernels.gpu.variants import find
 
 LINE = 64
 """Elements of 128 bytes, where views start: so do the buffers of a program."""
-ROWS = (*timing_others.ROWS, *timing_matmuls.ROWS, *timing_images.ROWS)
+ROWS = (
+    *timing_others.ROWS, *timing_matmuls.ROWS, *timing_images.ROWS, *timing_caches.ROWS
+)  # fmt: skip
 
 
 def built(device: Device, rows: Sequence[Row]) -> dict[tuple[str, str], Built]:

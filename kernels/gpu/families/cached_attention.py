@@ -1,6 +1,7 @@
 """Attention of few queries to caches, to which it appends the rows of new keys and values.
 
-Without new rows, queries see all keys.
+Without new rows, queries see all keys, or those that a mask keeps; none is read behind the last of
+these.  Rows may lie in pages that a table names.
 
 Blocks, and lanes of a block, share the keys; their sums are added in a fixed order.  Source of the
 split: Dao et al., "Flash-Decoding for long-context inference", 2023.
@@ -8,11 +9,13 @@ split: Dao et al., "Flash-Decoding for long-context inference", 2023.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from tracea_graph.ir import DType, Expr, Extent, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.attention import MASKS
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.launch import Launch, divisor, f32, i32, pointer
 from tracea_graph.kernels.gpu.variants import Variant
@@ -31,6 +34,12 @@ _RUN, _LEAST_LANES, _PAD, _BYTES = 16, 4, 4, 16
 """Numbers of a key that a lane multiplies, lanes that a key has at least, padding of rows of sums
 in numbers, and bytes of one load.
 """
+_HIDDEN = {"masked": LOWEST, "infinite": -inf}
+"""Largest addend, or score, of a key that a query does not see, by what becomes of its empty rows.
+
+For others such a weight is 0 beside that of a key with any larger addend.
+"""
+_ABSORBED = -1e30
 _SHARED = 99 << 10
 """Bytes of shared memory that a block has on every GPU with clusters."""
 
@@ -88,7 +97,8 @@ def name(call: Call) -> str:
     words = [f"attention_cached_d{_head(call)}x{a['queries']}", str(a["cache_type"])]
     words += [str(a["zero_rows"])] + ["capped"] * (a["softcap"] > 0)
     words += ["normed"] * (_named(call)["q_gamma"] is not None)
-    words += ["as_is"] * (not _appends(call))
+    words += ["as_is"] * (not _appends(call)) + [str(a["mask_kind"])] * (a["mask_kind"] != "none")
+    words += [f"pages{a['page_size']}", str(a["index_type"])] * (a["page_size"] > 0)
     return "_".join(words + ["rotated"] * (_named(call)["cos"] is not None))
 
 
@@ -106,6 +116,11 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "capped": a["softcap"] > 0,
         "zero_rows": a["zero_rows"],
         "lowest": f"{LOWEST.hex()}f",
+        "hidden": _literal(_HIDDEN.get(str(a["zero_rows"]), _ABSORBED)),
+        "mask": a["mask_kind"],
+        "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
+        "page_size": a["page_size"],
+        "index_element": a["index_type"],
         "head": head, "queries": queries, "lanes": lanes, "keys": keys,
         "halvings": _halvings(lanes, queries),
         "vector": vector, "vector_bytes": vector * size, "value_lanes": min(32, head // vector),
@@ -116,6 +131,10 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "warps": warps, "pitch": head + _PAD,
         "ahead": _AHEAD, "lines": max(1, head * size // _LINE),
     }  # fmt: skip
+
+
+def _literal(number: float) -> str:
+    return "-__builtin_inff()" if number == -inf else f"{number.hex()}f"
 
 
 def _warps(variant: Variant) -> int:
@@ -194,6 +213,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     batch, heads, rows, _ = q.dims
     appends = _appends(call)
     _, kept, slots, _ = named["k" if appends else "past_k"].dims
+    held = named["past_k"].dims[2]
     made = []
     for operand in ("q", "new_k", "new_v") if appends else ("q",):
         made += [pointer(named[operand], own), *map(i32, named[operand].strides)]
@@ -208,14 +228,21 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made += [pointer(named["positions"], DType.I64), i32(named["positions"].strides[0])]
     for operand in ("k", "v") if appends else ():
         made += [pointer(named[operand], cache), *map(i32, named[operand].strides)]
+    if (table := named["table"]) is not None:
+        held = slots = combine("mul", table.dims[1], held)
+        made += [pointer(table, DType.from_short(str(a["index_type"]))), *map(i32, table.strides)]
+        made.append(i32(named["past_k"].dims[0]))
+    if (mask := named["mask"]) is not None:
+        made += [pointer(mask, MASKS[str(a["mask_kind"])]), *map(i32, mask.strides)]
+        made.append(f32(float(a["fill"])))
     made += [pointer(named["y"], own), *map(i32, named["y"].strides)]
     group = combine("floordiv", heads, kept)
     count = combine("mul", group, rows)
     tiles = combine("ceildiv", count, int(a["queries"]))
     made += [*map(divisor, (tiles, kept, group)), *map(i32, (count, rows))]
-    made += [i32(named["past_k"].dims[2]), i32(slots)]
+    made += [i32(held), i32(slots)]
     made += [f32(float(a[n])) for n in ("scale", "softcap")]
-    read = (named[n].buffer.kind for n in ("positions", "past_k", "past_v")[not appends :])
-    made.append(i32(int(all(kind == "input" for kind in read))))
+    read = [named[n] for n in ("positions", "past_k", "past_v", "table", "mask")]
+    made.append(i32(int(all(v is None or v.buffer.kind == "input" for v in read))))
     blocks = product((batch, kept, tiles, variant.params["cluster"]))
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))

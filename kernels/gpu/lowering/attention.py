@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.families import attention, attention_rows
@@ -26,7 +27,12 @@ from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.index_map import IndexMap, ViewMove
 
-__all__ = ["lower_attention", "of_items"]
+__all__ = [
+    "attend_to_few_queries", "heads_of_value", "lower_attention", "mask_of_scores", "of_items",
+    "suits_split_keys",
+]  # fmt: skip
+
+_FLOATS = (DType.F32, DType.F16, DType.BF16)
 
 _NARROW_F32, _LEAST_QUERIES = 256, 16
 """Largest heads that the kernel of float32 is faster with; and fewest queries that fill tiles of a
@@ -60,27 +66,26 @@ def lower_attention(
     y = targets[0] or w.number(spec.shape or ())
     sizes = (p.head, p.head, p.head_v)
     q, k, v = (
-        _heads(w, operands[i], p.layouts[i], p.counts[i], sizes[i], p.offsets[i]) for i in range(3)
+        heads_of_value(w, operands[i], p.layouts[i], p.counts[i], sizes[i], p.offsets[i])
+        for i in range(3)
     )
-    out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
-    mask, kind = None, p.mask
-    if kind != "none":
-        full: Shape = (batch, p.heads, queries, keys)
-        held = operands[3]
-        held = held if held.dtype is DType.BOOL else w.typed_as(held, DType.F32)
-        mask = held.stretched(full).view
+    out = heads_of_value(w, y, p.layouts[3], p.heads, p.head_v, 0)
+    kind, full = p.mask, (batch, p.heads, queries, keys)
+    masks = mask_of_scores(w, p, operands, full)
+    mask = masks.view if masks else None
     positions = operands[3].view if p.causal == "placed" else None
     left, right = band or p.reach
     if p.zero_rows in ("masked", "infinite") and _have_keys(p):
         p = replace(p, zero_rows="none")
-    if not band and _suits_split_keys(w, p, queries, keys):
-        return [_attend_to_few_queries(w, p, q, k, v, y, out)]
+    held = w.narrow in HALVES and isinstance(keys, int) and keys <= max(WHOLE_KEYS)
+    if not band and not held and suits_split_keys(w, p, queries):
+        return [attend_to_few_queries(w, p, (q, k, v), masks, y)]
     dtype = w.narrow
     q, k, v = (w.typed_as(one, dtype) for one in (q, k, v))
     if _suits_tensor_cores(w, p):
         if y.dtype is not dtype:
             y2 = w.number(spec.shape or ())
-            out = _heads(w, y2, p.layouts[3], p.heads, p.head_v, 0)
+            out = heads_of_value(w, y2, p.layouts[3], p.heads, p.head_v, 0)
         w.call(
             "attention", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, listed=listed,
             positions=positions, y=out.view, mask_kind=kind, order=p.causal,
@@ -89,7 +94,6 @@ def lower_attention(
             scale=p.scale, fill=p.fill, softcap=p.softcap,
         )  # fmt: skip
         return [y2 if y.dtype is not dtype else y]
-    masks = Value(mask, held.dtype) if mask else None
     if _suits_matmuls(w, p, batch, queries, keys):
         _attend_by_matmuls(w, p, q, k, v, masks, out)
         return [y]
@@ -140,32 +144,51 @@ def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams) -> bool:
     return p.zero_rows in ("none", "guarded") or (p.mask == "none" and infinite)
 
 
-def _suits_split_keys(
-    w: GpuProgramWriter, p: AttentionParams, queries: Extent, keys: Extent
-) -> bool:
-    """Whether blocks that share the keys of few queries compute an attention soonest."""
-    held = w.narrow in HALVES and isinstance(keys, int) and keys <= max(WHOLE_KEYS)
+def mask_of_scores(
+    w: GpuProgramWriter, p: AttentionParams, operands: Sequence[Value], full: Shape
+) -> Value | None:
+    """Return the mask of an attention in the shape of its scores, in float32 unless boolean."""
+    if p.mask == "none":
+        return None
+    mask = operands[3]
+    return (mask if mask.dtype is DType.BOOL else w.typed_as(mask, DType.F32)).stretched(full)
+
+
+def suits_split_keys(w: GpuProgramWriter, p: AttentionParams, queries: Extent) -> bool:
+    """Whether blocks that share the keys of few queries compute an attention to many soonest."""
     one = isinstance(queries, int) and queries == 1 and p.causal == "bottom"
-    if held or p.mask != "none" or p.window or not (one or p.causal == "none"):
+    if p.window or p.global_keys or p.tiles or not (one or p.causal == "none"):
         return False
     likely, group = w.about(queries), p.heads // p.shared_heads
     few = likely is not None and 0 < likely * group <= _FEW_QUERIES
-    return few and p.zero_rows in ("none", "lowest") and p.head == p.head_v and p.head in HEADS
+    unmasked = p.mask != "none" or p.zero_rows in ("none", "lowest")
+    return few and unmasked and p.head == p.head_v and p.head in HEADS
 
 
-def _attend_to_few_queries(
-    w: GpuProgramWriter, p: AttentionParams, q: Value, k: Value, v: Value, y: Value, out: Value
-) -> Value:
-    """Write an attention of few queries to all keys; return its result, y if that has its type."""
-    own = w.narrow
-    q, k, v = (w.typed_as(one, own) for one in (q, k, v))
+def attend_to_few_queries(
+    w: GpuProgramWriter, p: AttentionParams, qkv: tuple[Value, Value, Value], mask: Value | None,
+    y: Value, table: Value | None = None,
+) -> Value:  # fmt: skip
+    """Write an attention of few queries to all keys; return its result, y if that has its type.
+
+    q is ``[B, H, S, D]``, k and v are ``[B, Hkv, T, D]``, or with a ``table`` of pages ``[B, N]``
+    pools of these, ``[pages, Hkv, rows, D]``.
+    """
+    own, (q, k, v) = w.narrow, qkv
+    q, cache = w.typed_as(q, own), k.dtype if k.dtype is v.dtype else own
+    cache = cache if cache in _FLOATS else own
+    k, v = (w.typed_as(one, cache) for one in (k, v))
     if y.dtype is not own:
         y = w.temp(own, y.shape)
-        out = _heads(w, y, p.layouts[3], p.heads, p.head_v, 0)
+    out = heads_of_value(w, y, p.layouts[3], p.heads, p.head_v, 0)
     count = p.heads // p.shared_heads * (w.about(q.shape[2]) or 1)
+    pages: dict[str, Any] = {}
+    if table is not None:
+        pages = {"table": table.view, "page_size": k.shape[2], "index_type": table.dtype.short}
     w.call(
         "attention_cached", own.short, q=q.view, past_k=k.view, past_v=v.view, y=out.view,
-        cache_type=own.short, zero_rows=p.zero_rows, scale=p.scale, softcap=p.softcap,
+        mask=mask.view if mask else None, mask_kind=p.mask, fill=p.fill, **pages,
+        cache_type=cache.short, zero_rows=p.zero_rows, scale=p.scale, softcap=p.softcap,
         queries=max(n for n in TOGETHER if n <= max(count, 1)),
     )  # fmt: skip
     return y
@@ -182,7 +205,7 @@ def _have_keys(p: AttentionParams) -> bool:
     return p.mask == "none" and p.causal in ("none", "top") and not p.window
 
 
-def _heads(
+def heads_of_value(
     w: GpuProgramWriter, value: Value, layout: str, count: int, size: int, first: int
 ) -> Value:
     """View a tensor as ``[B, H, rows, size]``."""

@@ -54,6 +54,10 @@ from tracea_graph.kernels.gpu.lowering.merged_projections import (
     lower_projections,
     projections_of,
 )
+from tracea_graph.kernels.gpu.lowering.paged_attention import (
+    lower_paged_attention,
+    paged_attentions,
+)
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
 from tracea_graph.kernels.gpu.lowering.recurrent_cells import lower_recurrent
@@ -215,6 +219,8 @@ def _lower_region(
     wanted |= {source: wanted[result] for source, result in rounded.items()}
     joined = cached_attentions(p)
     later = {number for one in joined.values() for number in one.earlier}
+    paged = paged_attentions(p)
+    later.update(number for one in paged.values() for number in one.earlier)
     merged = projections_of(p, joined.values())
     later.update(number for one in merged.values() for number in one.steps[1:])
     gated = gated_matmuls(p) if any(_type_of(step) in HALVES for step in p.steps) else {}
@@ -237,15 +243,18 @@ def _lower_region(
         if starts[number] in rounded.values() and made and target and made.view == target.view:
             values[starts[number]] = made
             continue
-        first, group = len(w.calls), joined.get(number)
+        first, group, pages = len(w.calls), joined.get(number), paged.get(number)
         w.narrow, w.projects = _type_of(step), number in projecting
         if number in merged:
             w.rounds = step.narrow == TF32
             lower_projections(w, p, merged[number], values)
         elif number in gated:
             lower_gated_matmuls(w, p, gated[number], number, starts, values, wanted)
-        elif not (group and lower_cached_attention(w, group, values, wanted)):
-            for each in (*(group.earlier if group else ()), number):
+        elif not (
+            (group and lower_cached_attention(w, group, values, wanted))
+            or (pages and lower_paged_attention(w, pages, values, wanted))
+        ):
+            for each in (*(one.earlier if (one := group or pages) else ()), number):
                 _lower_step(w, p.steps[each], starts[each], values, wanted)
         w.calls[first:] = [replace(call, step=number) for call in w.calls[first:]]
     return [wanted[i] or values[i] for i in p.results]

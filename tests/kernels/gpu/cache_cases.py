@@ -7,13 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from tests.kernels.gpu.cases import TOLERANCE, Case, Expected, Made, Maker, some, wide
+from tests.kernels.gpu.cases import (
+    TOLERANCE,
+    Case,
+    Expected,
+    Made,
+    Maker,
+    repeated,
+    some,
+    wide,
+)
 from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.kv_append_rotated import BEYOND
 
-__all__ = ["CASES", "EPSILON", "cached", "rms_norm"]
+__all__ = ["CASES", "EPSILON", "cached", "looked_up", "rms_norm"]
 
 
 EPSILON = 1e-2
@@ -205,7 +214,97 @@ def kept_keys(
     return make
 
 
+def looked_up(
+    dtype: DType, cache: DType, heads: tuple[int, int], queries: int, pages: tuple[int, int],
+    head: int = 64, mask: str = "bool", low: float = -np.inf, index: DType = DType.I32,
+    zero_rows: str = "none", lengths: tuple[int, ...] = (0, 1), each: bool = False,
+    heads_first: bool = False, late: int = 0, apart: bool = False,
+) -> Maker:  # fmt: skip
+    """Few queries, to keys that a table of pages names: ``pages`` of an item, of so many rows.
+
+    Pages are repeated, out of order and named from the end, too; or items are ``apart``, whose
+    pages are named once.  With one page the caches have no table.  What is masked has the score
+    ``low``, or ``low`` added: rows of an item behind its length, and with ``each`` other ones of
+    every head.  ``lengths`` of items are tenths of all keys; the first counts for one more item.
+    """
+    (count, kept), (listed, size) = heads, pages
+    group, batch, held = count // kept, len(lengths) + 1, listed * size
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        q = some(rng, (batch, count, queries, head), dtype)
+        pool = batch if listed == 1 else batch * listed + 3
+        k, v = (some(rng, (pool, kept, size, head), cache) for _ in "kv")
+        order = (0, 1, 2, 3) if heads_first else (0, 2, 1, 3)
+        named: dict[str, Any] = {"q": memory.put(q, late, late)}
+        for side, one in zip("kv", (k, v), strict=True):
+            named[f"past_{side}"] = memory.put(one, late, late, order)
+        table = np.arange(batch)[:, None]
+        if listed > 1:
+            table = rng.integers(-pool, pool, (batch, listed))
+            table = rng.permutation(pool)[: table.size].reshape(table.shape) if apart else table
+            table = table.astype(NUMPY[index])
+            named |= {"table": memory.put(table), "page_size": size, "index_type": index.short}
+        seen = np.ones((batch, count if each else 1, queries, held), np.bool_)
+        for b, tenths in enumerate((*lengths, lengths[0])):
+            seen[b, ..., held * tenths // 10 :] = False
+        if each:
+            seen &= rng.random(seen.shape) < 0.7
+        added = np.where(seen, rng.standard_normal(seen.shape), low).astype(np.float32)
+        if mask != "none":
+            whole = (batch, count, queries, held)
+            named["mask"] = repeated(memory.put(seen if mask == "bool" else added), whole)
+        y = memory.empty((batch, count, queries, head), NUMPY[dtype], late, order=(0, 2, 1, 3))
+        call = CALLS.make(
+            "attention_cached", dtype.short, **named, y=y, mask_kind=mask, fill=low,
+            scale=head**-0.5, softcap=0.0, cache_type=cache.short, zero_rows=zero_rows,
+            queries=max(n for n in (1, 2, 4) if n <= group * queries),
+        )  # fmt: skip
+
+        def expected() -> list[Expected]:
+            rows = [wide(x)[table].swapaxes(1, 2).reshape(batch, kept, held, head) for x in (k, v)]
+            keys, values = (np.repeat(one, group, 1) for one in rows)
+            scores = wide(q) @ keys.swapaxes(2, 3) * head**-0.5
+            if mask == "bool":
+                scores = np.where(seen, scores, low)
+            if mask == "add":  # as float32 has it: nothing is left of a score
+                with np.errstate(over="ignore"):
+                    scores = wide(scores.astype(np.float32) + added)
+            with np.errstate(invalid="ignore"):
+                weights = np.exp(scores - scores.max(-1, keepdims=True))
+                shares = weights / weights.sum(-1, keepdims=True)
+            if zero_rows != "none":
+                shares = np.where(seen.any(-1, keepdims=True), shares, 0)
+            return [Expected(y, shares @ values, max(TOLERANCE[dtype], 1e-5))]
+
+        return call, expected
+
+    return make
+
+
 _TILES = ("256x1", "256x8")
+
+
+def _looked_up() -> Iterator[Case]:
+    f16, f32, bf16, lowest = DType.F16, DType.F32, DType.BF16, float(np.finfo(np.float32).min)
+    made = looked_up(f16, f16, (8, 2), 1, (5, 16), lengths=(7, 10, 3))
+    yield Case("looked up", made, _TILES)
+    made = looked_up(f16, f32, (4, 4), 1, (9, 24), 128, "add", lowest, DType.I64, lengths=(9, 2),
+                     heads_first=True)  # fmt: skip
+    yield Case("looked up added", made, _TILES)
+    made = looked_up(bf16, bf16, (4, 1), 2, (3, 33), 32, "none", lengths=(10,))
+    yield Case("looked up all", made, _TILES, ("bf16",))
+    made = looked_up(f32, f32, (2, 1), 3, (40, 16), 64, each=True, lengths=(5, 10, 1))
+    yield Case("looked up each", made, _TILES)
+    for zero_rows, low in (("none", -1e9), ("guarded", -np.inf), ("masked", lowest)):
+        made = looked_up(f16, f16, (4, 2), 1, (4, 16), low=low, zero_rows=zero_rows)
+        yield Case(f"looked up nothing {zero_rows}", made, _TILES)
+    made = looked_up(f32, f32, (2, 2), 1, (3, 20), 32, "add", zero_rows="infinite", late=1)
+    yield Case("looked up late", made, _TILES[:1])
+    made = looked_up(f16, f16, (8, 2), 1, (1, 300), each=True, lengths=(6, 10))
+    yield Case("kept keys masked", made, _TILES)
+    made = looked_up(f32, f32, (2, 1), 4, (1, 2600), 64, "add", lengths=(8, 10),
+                     zero_rows="masked")  # fmt: skip
+    yield Case("kept keys added", made, _TILES)
 
 
 def _cases() -> Iterator[Case]:
@@ -227,6 +326,7 @@ def _cases() -> Iterator[Case]:
     long = cached(f16, f32, (4, 1), 1, 600, 256, batch=1, in_place=True, slots=3)
     yield Case("cached long", long, _TILES)
     yield Case("cached first", cached(f16, f16, (4, 1), 6, 0, 64), _TILES)
+    yield from _looked_up()
     own = ("256",)
     yield Case("appended", appended(f16, f16, (4, 2), 5, 20, slots=3, behind=4), own)
     yield Case("appended f32", appended(f16, f32, (4, 2), 7, 9, 128, slots=2, normed=True), own)

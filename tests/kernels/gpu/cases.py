@@ -1030,6 +1030,8 @@ RARE = (
     "samples cubic reflection aligned", "samples cubic reflection f16", "resize cubic asymmetric",
     "resize cubic align_corners", "resize cubic pytorch_half_pixel", "depths bf16", "depths rms",
     "depths conv", "expanded depthwise 5x5 bf16", "expanded depthwise wide",
+    "looked up all", "looked up nothing none", "looked up nothing guarded", "looked up late",
+    "kept keys added",
 )  # fmt: skip
 CASES = (
     *_elementwise(), *_rows(), *_products(), *_warpgroups(), *_attention(), *_flash(),
