@@ -1,8 +1,9 @@
-"""One library for every runtime test, built once."""
+"""Libraries that runtime tests share, each built once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,25 +37,39 @@ def cases() -> dict[str, Case]:
     return {case.name: case for case in all_cases()}
 
 
+def built(cases: Collection[Case], kernels: Collection[str], level: str, out: Path) -> Library:
+    """Build a library for one level, with the types of all cases."""
+    types = sorted({case.type for case in cases}, key=lambda t: t.name)
+    return build_library(LibraryContents(types, kernels, CHAINS), (level,), out, quick=True)
+
+
 @pytest.fixture(scope="session")
 def library(cases: dict[str, Case], tmp_path_factory: pytest.TempPathFactory) -> Library:
-    types = sorted({case.type for case in cases.values()}, key=lambda t: t.name)
+    """All kernels of :func:`kernels_for`, for this machine's highest level."""
     out = tmp_path_factory.mktemp("library") / "tests.so"
-    contents = LibraryContents(types, kernels_for(cases.values()), CHAINS)
-    return build_library(contents, ISAS, out, quick=True)
+    return built(cases.values(), kernels_for(cases.values()), ISAS[-1], out)
 
 
 @pytest.fixture(scope="session")
 def answers(
-    cases: dict[str, Case], library: Library, tmp_path_factory: pytest.TempPathFactory
+    cases: dict[str, Case],
+    library: Library,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], dict[str, Any]]:
-    """Every case's outputs or error under one instruction set; one worker process each."""
+    """Outputs or error of the cases that run under a level; one library and worker each."""
     known: dict[str, dict[str, Any]] = {}
+    asked = (item.callspec.params for item in request.session.items if hasattr(item, "callspec"))
+    names = {(p["level"], p["name"]) for p in asked if {"level", "name"} <= p.keys()}
 
-    def of(isa: str) -> dict[str, Any]:
-        if isa not in known:
-            folder = tmp_path_factory.mktemp(isa)
-            known[isa] = run_cases(list(cases.values()), library.path, library.domain, folder, isa)
-        return known[isa]
+    def of(level: str) -> dict[str, Any]:
+        if level not in known:
+            folder = tmp_path_factory.mktemp(level)
+            some = [case for name, case in cases.items() if (level, name) in names]
+            called = {call.name for case in some for call in case.program.calls}
+            kernels = sorted({kernel for name in called for kernel in CALLS[name].needs})
+            own = library if level == ISAS[-1] else built(some, kernels, level, folder / "own.so")
+            known[level] = run_cases(some, own.path, own.domain, folder, level)
+        return known[level]
 
     return of

@@ -21,21 +21,18 @@ def by_precision(
     *,
     every_level: bool = False,
 ) -> Iterator[Answers]:
-    """The cases in float32, and those in bf16 and integers with the levels these have.
+    """The cases in float32, and those in bf16 and integers.
 
-    The latter leave out float32's highest level, unless it is the highest here or ``every_level``
-    is asked for: kernels there compute with two numbers what those of the level above compute with
-    one, as AVX2's do.
+    They run at the highest level of their precision unless ``every_level`` is asked for: kernels
+    have tests of fewer shapes at all levels.
     """
     low = [case for case in cases if is_low(case)]
     high = [case for case in cases if not is_low(case)]
-    floats, few_bits = host_levels(), host_levels("bf16")
-    if not every_level and few_bits[-1] != floats[-1]:
-        few_bits = tuple(level for level in few_bits if level != floats[-1])
-    levels = floats, few_bits
+    levels = host_levels(), host_levels("bf16")
     for some, of_them in zip((high, low), levels, strict=True):
         calls = {call.name for case in some for call in case.program.calls}
-        yield Answers(some, calls, (), of_them, folders)
+        asked = of_them if every_level else of_them[-1:]
+        yield Answers(some, calls, (), asked, folders)
 
 
 def named_errors(answers: Answers, limit: Callable[[Case], float]) -> list[str]:

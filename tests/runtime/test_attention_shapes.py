@@ -120,9 +120,13 @@ def in_few_bits(case: Case) -> bool:
     return case.name.startswith("bf16")
 
 
+@pytest.mark.parametrize("every_level", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cases", [table, decoding])
-def test_equals_reference(cases: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    for answers in by_precision(list(cases()), in_few_bits, tmp_path_factory):
+def test_equals_reference(
+    cases: Any, every_level: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    made = list(cases())
+    for answers in by_precision(made, in_few_bits, tmp_path_factory, every_level=every_level):
         wrong = named_errors(
             answers, lambda c: ROUNDED if c.name.startswith("bf16") else c.tolerance
         )

@@ -36,6 +36,6 @@ def cases() -> Iterator[Case]:
 def test_equals_reference(tmp_path_factory: pytest.TempPathFactory) -> None:
     made = list(cases())
     assert sum(np.isnan(case.expected[0]).any() for case in made) >= len(WINDOWS)
-    (answers, _) = by_precision(made, lambda case: False, tmp_path_factory)
+    (answers, _) = by_precision(made, lambda case: False, tmp_path_factory, every_level=True)
     wrong = named_errors(answers, lambda case: 0.0)
     assert not wrong, "\n".join(wrong)

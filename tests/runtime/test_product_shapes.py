@@ -140,8 +140,10 @@ def in_few_bits(case: Case) -> bool:
     return case.name.startswith(tuple(TYPES))
 
 
-def test_equals_reference(tmp_path_factory: pytest.TempPathFactory) -> None:
-    for answers in by_precision(list(cases()), in_few_bits, tmp_path_factory):
+@pytest.mark.parametrize("every_level", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_equals_reference(every_level: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+    made = list(cases())
+    for answers in by_precision(made, in_few_bits, tmp_path_factory, every_level=every_level):
         wrong = named_errors(answers, lambda case: case.tolerance)
         assert not wrong, "\n".join(wrong[:20])
         assert_threads_agree(answers)

@@ -1,8 +1,12 @@
-"""Every host loop, under every instruction set this machine has, against NumPy in fp64."""
+"""Every host loop, under the highest instruction set this machine has, against NumPy in fp64.
+
+Lower levels run in slow tests: their kernels have tests of their own.  Those that have none run
+here at every level.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,13 +14,27 @@ import pytest
 
 from tests.runtime.cases import all_cases
 from tests.runtime.support import Case
+from tracea_graph.kernels.cpu.calls import CALLS
+from tracea_graph.kernels.cpu.isa_levels import host_levels
+
+UNTESTED = frozenset(("recurrent",))
+"""Kernels that no other test calls."""
 
 
-@pytest.mark.parametrize("name", [case.name for case in all_cases()])
+def cases_of_levels() -> Iterator[Any]:
+    *lower, highest = host_levels()
+    for case in all_cases():
+        yield pytest.param(highest, case.name)
+        called = {kernel for call in case.program.calls for kernel in CALLS[call.name].needs}
+        marks = [] if called & UNTESTED else [pytest.mark.slow]
+        yield from (pytest.param(level, case.name, marks=marks) for level in lower)
+
+
+@pytest.mark.parametrize(("level", "name"), list(cases_of_levels()))
 def test_case(
-    name: str, isa: str, cases: dict[str, Case], answers: Callable[[str], dict[str, Any]]
+    level: str, name: str, cases: dict[str, Case], answers: Callable[[str], dict[str, Any]]
 ) -> None:
-    case, answer = cases[name], answers(isa)[name]
+    case, answer = cases[name], answers(level)[name]
     if case.error:
         assert case.error in answer
         return

@@ -1,4 +1,4 @@
-"""One library under every release line of onnxruntime and of Python, installed for the test."""
+"""Libraries under every release line of onnxruntime and of Python, installed for the test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.runtime.conftest import built, kernels_for
 from tests.runtime.support import Case, run_cases, run_worker
 from tracea_graph.config import TOLERANCE
 from tracea_graph.kernels.cpu.isa_levels import host_levels
@@ -57,7 +58,6 @@ def test_runs_on(
     version: str,
     python: str,
     cases: dict[str, Case],
-    library: Library,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -71,6 +71,7 @@ def test_runs_on(
     some = [cases[name] for name in NAMES]
     for isa in host_levels():
         (tmp_path / isa).mkdir()
+        library = built(some, kernels_for(some), isa, tmp_path / f"{isa}.so")
         answers = run_cases(some, library.path, library.domain, tmp_path / isa, isa)
         for case in some:
             assert isinstance(answers[case.name], tuple), answers[case.name]

@@ -86,7 +86,7 @@ def test_tasks_of_several_stages_are_timed_and_watched(tmp_path: Path) -> None:
     """A linked stage of a Winograd convolution may run after the loop that hands it out."""
     case, timeline = linked_images((14, 14), 256, 256), tmp_path / "timeline"
     contents = LibraryContents([case.type], kernels_for([case]), CHAINS)
-    library = build_library(contents, ISAS, tmp_path / "one.so", quick=True)
+    library = build_library(contents, ISAS[-1:], tmp_path / "one.so", quick=True)
     path, env = tmp_path / "model.onnx", {"TRACEA_PROCESSORS": "8", "TRACEA_TIMEOUT": "100"}
     onnx.save(model(case.program, library.domain), path)
     feeds = {f"x{i}": x for i, x in enumerate(case.feeds)}
