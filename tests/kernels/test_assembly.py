@@ -108,8 +108,9 @@ def test_convolutions_of_integers_keep_their_sums_in_registers(level: str, produ
 @pytest.mark.parametrize(
     ("kernel", "level", "width"),
     [
-        ("depthwise", "avx2", 7), ("depthwise", "avx512", 14), ("depthwise_bf16", "avx2", 7),
-        ("depthwise_bf16", "avx512", 14),
+        ("depthwise", "avx2", 7), ("depthwise", "avx512", 14),
+        pytest.param("depthwise_bf16", "avx2", 7, marks=pytest.mark.slow),
+        pytest.param("depthwise_bf16", "avx512", 14, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("cols", "step"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (7, 2)])
@@ -280,8 +281,11 @@ HOT: list[Hot] = [
 ]  # fmt: skip
 
 
-LATER = [("gemm_int8", "avx512"), ("gemm_int8", "avx512vnni"), ("gemm_bf16", "amxbf16")]
-"""Compiled for 11, 14 and 4 seconds, from the text of the other levels."""
+LATER = [
+    ("gemm_int8", "avx512"), ("gemm_int8", "avx512vnni"), ("gemm_bf16", "amxbf16"),
+    ("gemm_int16", "avx512"), ("conv_int16", "avx512"), ("gemm_bf16", "avx512"),
+]  # fmt: skip
+"""Compiled for seconds, up to 14, from the text of the other levels."""
 
 
 @pytest.mark.parametrize(

@@ -200,8 +200,13 @@ def _run(schema: CallSchema, level: str) -> list[KernelVariant]:
     return [find_variant(kernel, level) for kernel in schema.needs or ("chain",)]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("name", ["tiny-bert", "mobilenetv2"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("tiny-bert", "fp32"), ("tiny-bert", "fp16"), ("mobilenetv2", "fp16"),
+        pytest.param("mobilenetv2", "fp32", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_gpu_plans_hold_what_the_policy_decided(
     name: str, precision: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -355,7 +355,7 @@ WINDOW, OLDER, AFTER = Linked(2, halo=1), Linked(2, halo=1, older=True), Linked(
 @pytest.mark.parametrize(
     "numbers",
     [
-        ((TWO, TWO),),
+        pytest.param(((TWO, TWO),), marks=pytest.mark.slow),  # as with a window
         ((ONE, ALL),),
         ((ONE,), (TWO,)),
         ((ONE,), (ONE,), (ONE,)),

@@ -1032,7 +1032,29 @@ RARE = (
     "depths conv", "expanded depthwise 5x5 bf16", "expanded depthwise wide",
     "looked up all", "looked up nothing none", "looked up nothing guarded", "looked up late",
     "kept keys added",
+    "i8 wgmma 300 264 400", "i8 wgmma rounded", "i8 wgmma requantized", "i8 wgmma levels",
+    "i8 wgmma few", "i8 wgconv 3x3", "i8 wgconv rounded", "i8 norm 64 True", "i8 norm 64 False",
+    "i8 norm 37 True", "float8 wgmma small 300 264 144", "float8 promoted 300 264 400",
+    "float8 wgmma e5m2 by e5m2", "wgmma tf32 257 264 328", "wgmma tf32x3 257 264 328",
+    "wgmma batch 8", "wgmma gelu_tanh", "wgmma uneven f16 301", "wgmma uneven 262",
+    "flash top 300", "flash near bottom 390 140", "flash listed add -1000000000.0",
+    "few 1 9 64", "few keys add False", "tf32x3 nk 1 1 1", "mlp streamed bf16",
+    "attention projection bf16", "nbits tf32x3 4 32 middle 13", "nbits f16 8 16 integer 13",
+    "nbits one f16 2 64",
 )  # fmt: skip
+RARE_TILES = (
+    "u8 wgmma 300 264 400 128x128x128x6x1", "u8 wgmma rounded 128x192x128x5x1w",
+    "u8 wgmma rounded 128x96x128x7x1", "float8 wgmma 300 264 400 128x128x128x6x1",
+    "float8 promoted 300 264 144 128x192x128x5x1", "depths layer 128x128x64x4x1d4",
+    "wgmma pairs 64x192x64x6x2x", "flash 64 128x128x2", "wg two of four bf16 192x128x64x5x1",
+    "few 70 136 192 64x24x1", "few layer 64x48x2", "few layer 64x64x4",
+    "conv of channel groups by warpgroups 128x64x64x8x1", "conv few 3x3 64x64x4",
+    "conv few 3x3 64x16x4", "gate silu 128x128x64x6x2", "gate bf16 128x256x64x4x1",
+    "mlp residual 128x1", "short (37, 96) 8x16", "short softmax 8x16", "short reduce 8x16",
+    "softmax in steps 8x16", "softmax in steps 4x32", "nbits one bf16 4 32 1x16x16",
+    "nbits one tf32x3 4 32 1x16x16", "tf32 nk 128x64x16x4", "tf32 nk 32x64x32x4",
+)  # fmt: skip
+"""Tiles of other cases that are much like another tile."""
 CASES = (
     *_elementwise(), *_rows(), *_products(), *_warpgroups(), *_attention(), *_flash(),
     *_moves(),

@@ -58,6 +58,8 @@ from tracea_graph.tuning.serialization import case_from_json, case_to_json, sche
 from tracea_graph.tuning.tuning_problem import default_schedule
 
 SPACE = GPU.schedule_space
+OFTEN = ("sm_75", "sm_80", "sm_90a")
+"""The oldest architecture, one with nearly all that later ones have, and Hopper."""
 assert SPACE is not None
 GELU = Chain(("full",), (Step("gelu", (0,)),), (1,))
 PLAIN = MatmulProblem(768, 3072, "f16")
@@ -266,7 +268,10 @@ def test_a_tile_that_cannot_compute_a_call_is_left_to_the_rule() -> None:
 # ---- spaces ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "level",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in OFTEN)) for n in ARCHITECTURES],
+)
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_a_space_has_the_tiles_of_an_architecture(problem: TiledProblem, level: str) -> None:
     for rows in (16, 2048):
