@@ -6,7 +6,7 @@ import pytest
 
 from tests.backends.conformance import Conformance
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 
 
 class TestHost(Conformance):

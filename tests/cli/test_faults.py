@@ -25,7 +25,7 @@ from tracea_graph.pipeline.candidate_models import BuiltModel, CandidateBuilder
 from tracea_graph.reason_codes import Code
 from tracea_graph.toolchain.object_cache import ObjectCache
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 X = {"x": np.random.default_rng(5).standard_normal((4, 32), np.float32)}
 CLOSE = 1e-5
 SCALAR = (*UNTIMED, "--target", "cpu:scalar")

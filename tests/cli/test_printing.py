@@ -18,6 +18,8 @@ from tracea_graph import Options
 from tracea_graph.cli import main, optimize_main
 from tracea_graph.cli.arguments import optimize_parser, options_from_args, output_is_folder
 
+pytestmark = pytest.mark.usefixtures("highest_level")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -130,7 +132,7 @@ def test_sources_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.compiler
-@pytest.mark.parametrize("width", [40, 200])
+@pytest.mark.parametrize("width", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_terminal_of_any_width_shows_whole_layer_names(home: Path, width: int) -> None:
     code = "import sys; from tracea_graph.cli import optimize_main; sys.exit(optimize_main())"
     leader, follower = pty.openpty()

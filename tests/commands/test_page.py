@@ -10,7 +10,7 @@ from tests.tiny import product
 from tracea_graph import Options, api
 from tracea_graph.commands.report_profiles import profile_report_models
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 
 
 def test_kernels_of_a_result_have_facts_from_their_objects(tmp_path: Path) -> None:

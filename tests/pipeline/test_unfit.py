@@ -11,7 +11,7 @@ from tests.graphs import Net
 from tracea_graph import Options, api
 from tracea_graph.kernels.cpu import plan_encoding
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 
 
 def chain(path: Path, layers: int) -> Path:
