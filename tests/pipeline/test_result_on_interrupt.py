@@ -16,7 +16,7 @@ from tracea_graph.check.rewrite_selection import GroupSelection, GroupVerdict
 from tracea_graph.cli import optimize_main
 from tracea_graph.pipeline import decision_cache, evaluator, result_on_interrupt
 
-pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
+pytestmark = pytest.mark.compiler
 
 
 @pytest.fixture
