@@ -40,6 +40,8 @@ def attention_refusal(call: Call, variant: Variant) -> str:
 def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
     """Return the warpgroup kernels for attention, those for few keys first."""
     named: dict[str, Any] = CALLS.of(call).named(call)
+    if call.dtype.startswith("tf32"):
+        return _float32_choices(call)
     queries, found = named["q"].dims[2], list[tuple[Variant, Extent]]()
     keys = named["k"].dims[2]
     split = [(v, _split_when(call, v)) for v in VARIANTS if v.template == _SPLIT
@@ -65,6 +67,13 @@ def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
     if isinstance(queries, int):
         found = [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
     return [*split, *((v, keys_fit(v, keys)) for v in few), *found]
+
+
+def _float32_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernel of float32 with most keys whose registers hold the sums of its heads."""
+    able = (v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype))
+    found: list[tuple[Variant, Extent]] = [(v, 1) for v in able if not attention_refusal(call, v)]
+    return found[:1]
 
 
 def _is_short(call: Call) -> bool:

@@ -180,18 +180,18 @@ def _attention(dtype: str) -> CallSchema:
     ``positions`` holds the position of the first query of each sequence.  With a ``factor``, the
     result is multiplied by it and stored in 8-bit floats (e4m3).
     """
+    own = "f32" if dtype.startswith("tf32") else dtype
     return CallSchema(
         "attention",
         (
-            _op("q", "B H S D", dtype), _op("k", "B Hkv T D", dtype),
-            _op("v", "B Hkv T Dv", dtype),
+            _op("q", "B H S D", own), _op("k", "B Hkv T D", own), _op("v", "B Hkv T Dv", own),
             _op("mask", "B H S T", "f32", "bool", optional=True),
             _op("listed", "L", "i32", optional=True), _op("positions", "B", "i64", optional=True),
-            _out("y", "B H S Dv", dtype, FLOATS8[0]),
+            _out("y", "B H S Dv", own, FLOATS8[0]),
         ),
         (
             choice("mask_kind", MASKS), choice("order", CAUSAL),
-            choice("zero_rows", ZERO_ROWS[:4]),
+            choice("zero_rows", ZERO_ROWS),
             replace(number("window_left", -1, MOST), default=-1),
             *(replace(number(n, 0, MOST), default=0) for n in ("window_right", "global_keys")),
             *map(real, ("scale", "fill", "softcap")), replace(real("factor"), default=0.0),
@@ -507,7 +507,7 @@ CALLS = Calls(
         *map(_gemm, (*DTYPES, "tf32", "tf32x3")),
         *STRUCTURED,
         *map(_gemm_nbits, (*DTYPES[1:], "tf32", "tf32x3")),
-        *map(_attention, DTYPES[1:]),
+        *map(_attention, (*DTYPES[1:], "tf32", "tf32x3")),
         *map(_attention_rows, DTYPES),
         *map(_attention_cached, DTYPES),
         *LOOK_UPS,

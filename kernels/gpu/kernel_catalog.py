@@ -23,6 +23,7 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_attention,
     warpgroup_matmul,
 )
+from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.gpu_measurement import EARLY, PLAIN, SMS, figures_for, peak_level
 from tracea_graph.kernels.gpu.kernel_selection import (
     COMPOSED,
@@ -98,7 +99,8 @@ def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
 def _attention_tile(variant: Variant, topology: OperatorTopology) -> attention.Tile:
     """Return an attention's tile, as if both head sizes were the larger one."""
     p, head = variant.params, ceil(topology.k / 2 / 16) * 16
-    return attention.Tile(p["queries"], p["keys"], head, head, p["stages"])
+    size = int(TYPES[variant.dtype].size)
+    return attention.Tile(p["queries"], p["keys"], head, head, p["stages"], size)
 
 
 class GpuCatalog(KernelCatalog):

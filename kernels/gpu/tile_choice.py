@@ -213,10 +213,11 @@ def choose_tile(
         side = "64x64x32x3" if dtype.startswith("tf32") else "64x64x64x3"
         return "128x128x64x3" if wide else side, why
     if op == "attention":
-        short = 0 < head <= _SHORT_HEAD
+        short, wide = 0 < head <= _SHORT_HEAD, dtype.startswith("tf32")
         which = f"heads of {head} columns" if head else "heads of any size"
-        end = "64 keys at a time" if short else "32 keys at a time, to fit into shared memory"
-        return "64x64" if short else "64x32", f"{which}: {end}"
+        queries, keys = 64 if short or not wide else 32, (64 if short else 32) // (1 + wide)
+        end = f"{keys} keys at a time{'' if short else ', to fit into shared memory'}"
+        return f"{queries}x{keys}", f"{which}: {end}"
     if op == "copy":
         if permuted:
             return "32x32", "input and output contiguous along different axes: a transpose"

@@ -393,6 +393,11 @@ VARIANTS = (
         for d in ("f16", "bf16")
         for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
     ),
+    *(
+        _attention(d, *tile)
+        for d in ("tf32", "tf32x3")
+        for tile in ((64, 32, 1), (64, 16, 1), (32, 16, 1))
+    ),
     *(_split(d, keys) for d in ("f16", "bf16") for keys in FEW_KEYS),
     *(_attend(d, keys) for d in ("f16", "bf16") for keys in WHOLE_KEYS),
     *(_flash(d, *tile) for d in ("f16", "bf16") for tile in ((3, 128, 2), (2, 128, 2))),

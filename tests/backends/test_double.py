@@ -344,7 +344,7 @@ def test_a_window_that_was_asked_for_reaches_the_kernel(tmp_path: Path) -> None:
     planner = Planner(model.graph, options, {"batch": 1, "sequence": 64},
                       target.target_of(HERE.target, "fp32"))  # fmt: skip
     (item,) = planner.assembled(planner.plan)[0].placed
-    found = [c for c in item.program.calls if c.op == "attention_rows"]
+    found = [c for c in item.program.calls if c.op == "attention"]
     assert found and all(c.attributes["window_left"] == 4 for c in found)
 
 

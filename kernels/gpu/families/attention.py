@@ -24,6 +24,7 @@ from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, R
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import Layout, SwizzleMode
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.attention import LOWEST
 from tracea_graph.ops.chain import FLOAT8
 
 __all__ = [
@@ -61,6 +62,8 @@ and scores with a mask, causal order or cap.  Found from cubins, for sm_80 with 
 columns, for the others at the limits: beyond them 16 to 680 bytes of a thread spill, below at most
 24.
 """
+_MOST_FLOATS = 72
+"""The same of scores and sums in float32, whose products take more registers."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +75,17 @@ class Tile:
     depth: int
     depth_v: int
     stages: int
+    size: int = 2
+    """Bytes of a number."""
 
     @property
     def layout_k(self) -> Layout:
         """Layout of keys and of queries."""
-        return _layout(2 * self.depth)
+        return _layout(self.size * self.depth)
 
     @property
     def layout_v(self) -> Layout:
-        return _layout(2 * self.depth_v)
+        return _layout(self.size * self.depth_v)
 
     @property
     def ring(self) -> Ring:
@@ -116,13 +121,14 @@ def _proved(tile: Tile) -> Tile:
     a = MatrixLoad(((0, 0), (8, 0), (0, 8), (8, 8)))
     nk = MatrixLoad(((0, 0), (0, 8), (8, 0), (8, 8)))
     kn = MatrixLoad(((0, 0), (8, 0), (0, 8), (8, 8)), transposed=True)
+    pairs = tile.size * tile.depth // 2  # a fragment of float32 has half as many columns
     for row in range(0, tile.queries, 16):
-        columns = range(0, tile.depth, 16)
+        columns = range(0, pairs, 16)
         prove_free([matrix_load("queries", a, tile.layout_k, row, c) for c in columns])
     for row in range(0, tile.keys, 16):
-        columns = range(0, tile.depth, 16)
+        columns = range(0, pairs, 16)
         prove_free([matrix_load("keys", nk, tile.layout_k, row, c) for c in columns])
-        columns = range(0, tile.depth_v, 16)
+        columns = range(0, tile.depth_v if tile.size == 2 else 0, 16)
         prove_free([matrix_load("values", kn, tile.layout_v, row, c) for c in columns])
     prove(tile.ring)
     return tile
@@ -148,7 +154,7 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     """Return the shared-memory layout of a call's operands."""
     p, (depth, depth_v) = variant.params, heads_of(call)
     up = -(-depth // 16) * 16, -(-depth_v // 16) * 16
-    return Tile(p["queries"], p["keys"], *up, p["stages"])
+    return Tile(p["queries"], p["keys"], *up, p["stages"], int(TYPES[call.dtype].size))
 
 
 def refusal(call: Call, variant: Variant) -> str:
@@ -161,8 +167,10 @@ def refusal(call: Call, variant: Variant) -> str:
 
 def register_refusal(tile: Tile, variant: Variant, altered: bool) -> str:
     """Return why a thread's registers do not hold a tile, or "" if they do."""
-    held: int = variant.params["tall"] * (tile.depth // 4 + tile.depth_v // 2 + tile.keys // 2)
-    most = _MOST_ALTERED if altered else _MOST_HELD
+    halves = tile.size == 2
+    queries = tile.depth // 4 if halves else 0  # others are read for each tile of keys
+    held: int = variant.params["tall"] * (queries + tile.depth_v // 2 + tile.keys // 2)
+    most = (_MOST_ALTERED if altered else _MOST_HELD) if halves else _MOST_FLOATS
     if held <= most:
         return ""
     return f"a thread would hold {held} registers of queries, scores and sums; {most} fit"
@@ -215,6 +223,7 @@ def visits(call: Call) -> dict[str, Any]:
         "mapped": is_listed(call),
         "capped": a["softcap"] > 0,
         "zero_rows": a["zero_rows"],
+        "lowest": f"{LOWEST.hex()}f",
         "guarded": a["zero_rows"] != "none",
     }
 
@@ -276,6 +285,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "result": element_of_result(call),
         "rounded": bool(a["factor"]),
         "kind": call.dtype,
+        "wide": tile.size == 4,
+        "split": call.dtype == "tf32x3",
+        "run": _RUN // tile.size,
         "mask": a["mask_kind"],
         "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
         **visits(call),

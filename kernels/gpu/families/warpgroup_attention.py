@@ -172,9 +172,11 @@ def refusal(call: Call, variant: Variant) -> str:
         return f"tensor maps need row strides that are multiples of {MAP_ALIGN} bytes"
     if call.attributes["scale"] <= 0:
         return "the scale is not positive"
-    plain = not (_altered(call) or attention.sees_globals(call))
-    if p["groups"] > 2 and (max(heads_of(call)) > _WIDE or not plain):
-        return "three warpgroups need short heads, and scores without cap, mask or global keys"
+    short, shared_keys = max(heads_of(call)) <= _WIDE, attention.sees_globals(call)
+    if shared_keys and short:
+        return "beside global keys mma.sync is faster with short heads"
+    if p["groups"] > 2 and (not short or _altered(call)):
+        return "three warpgroups need short heads, and scores without cap or mask"
     return ""
 
 

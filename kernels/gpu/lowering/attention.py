@@ -1,9 +1,9 @@
 """Lower attention: to a kernel, or with wide heads to two matmuls and a softmax.
 
 The kernels of attention hold a head's row in registers.  With wide heads the scores are a small
-part of the work, and writing them costs less than multiplying without tensor cores.  So it does in
-float32, whose kernel has none, where queries and keys are many.  Where their numbers vary, both
-are written; which of them has items to compute depends on the sizes of a run.
+part of the work, and writing them costs less than multiplying without tensor cores.  In float32
+that is so where queries and keys are many.  Where their numbers vary, both are written; which of
+them has items to compute depends on the sizes of a run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramW
 from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
 from tracea_graph.kernels.gpu.tile_choice import WHOLE_KEYS
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
-from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.attention import LOWEST, AttentionParams
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.index_map import IndexMap, ViewMove
 
@@ -57,7 +57,9 @@ def lower_attention(
     (spec,) = p.infer(specs)
     batch, queries = p.extents(0, specs[0])
     keys = p.extents(1, specs[1])[1]
-    listed = operands[-1].view if p.tiles and p.tiles.by_row and _visits(w, p, keys) else None
+    listed = (
+        operands[-1].view if p.tiles and p.tiles.by_row and _visits(w, p, queries, keys) else None
+    )
     band = p.tiles.band if p.tiles and listed else None
     if p.tiles is not None:
         p, operands = without_tiles(w, p, operands, (queries, keys))
@@ -82,16 +84,17 @@ def lower_attention(
         return [attend_to_few_queries(w, p, (q, k, v), masks, y)]
     dtype = w.narrow
     q, k, v = (w.typed_as(one, dtype) for one in (q, k, v))
-    if _suits_tensor_cores(w, p):
+    if _suits_tensor_cores(w, p, queries):
         if y.dtype is not dtype:
             y2 = w.number(spec.shape or ())
             out = heads_of_value(w, y2, p.layouts[3], p.heads, p.head_v, 0)
         w.call(
-            "attention", dtype.short, q=q.view, k=k.view, v=v.view, mask=mask, listed=listed,
+            "attention", w.multiplied, q=q.view, k=k.view, v=v.view, mask=mask, listed=listed,
             positions=positions, y=out.view, mask_kind=kind, order=p.causal,
-            zero_rows="masked" if p.zero_rows == "infinite" else p.zero_rows,
+            zero_rows="masked" if p.zero_rows == "infinite" and kind != "add" else p.zero_rows,
             window_left=left, window_right=right, global_keys=p.global_keys if p.window else 0,
-            scale=p.scale, fill=p.fill, softcap=p.softcap,
+            scale=p.scale, fill=-inf if p.zero_rows == "masked" and p.fill <= LOWEST else p.fill,
+            softcap=p.softcap,
         )  # fmt: skip
         return [y2 if y.dtype is not dtype else y]
     if _suits_matmuls(w, p, batch, queries, keys):
@@ -127,21 +130,22 @@ def _widened(
     return replace(p, stored="f32"), operands
 
 
-def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams) -> bool:
-    """Whether the kernels that use tensor cores compute an attention.
+def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams, queries: Extent) -> bool:
+    """Whether the kernels that use tensor cores compute an attention; not few queries in float32.
 
-    Rows without keys become zeros there if nothing but −∞ excludes keys: they have no weights.
+    Rows without keys become zeros there, for they have no weights: what counts as masked is −∞.
     """
-    if w.narrow not in HALVES or max(p.head, p.head_v) > attention.LARGEST_HEAD:
+    if max(p.head, p.head_v) > attention.LARGEST_HEAD:
+        return False
+    likely = w.about(queries)
+    if w.narrow not in HALVES and likely is not None and likely < _LEAST_QUERIES:
         return False
     if p.global_keys and p.causal != "none" and p.fill != -inf:
         return False
     infinite = bool(p.window) or p.causal == "none" or p.fill == -inf
     if p.causal == "placed" and not infinite:
         return False
-    if p.zero_rows == "infinite" and p.mask != "none":
-        return infinite and (p.mask == "add" or p.fill == -inf)
-    return p.zero_rows in ("none", "guarded") or (p.mask == "none" and infinite)
+    return p.zero_rows != "lowest" or (p.mask == "none" and infinite)
 
 
 def mask_of_scores(
@@ -194,10 +198,10 @@ def attend_to_few_queries(
     return y
 
 
-def _visits(w: GpuProgramWriter, p: AttentionParams, keys: Extent) -> bool:
+def _visits(w: GpuProgramWriter, p: AttentionParams, queries: Extent, keys: Extent) -> bool:
     """Whether the kernel of an attention visits key tiles on a list: not if it holds all keys."""
     few = isinstance(keys, int) and keys <= max(WHOLE_KEYS)
-    return _suits_tensor_cores(w, p) and not few
+    return _suits_tensor_cores(w, p, queries) and not few
 
 
 def _have_keys(p: AttentionParams) -> bool:

@@ -184,8 +184,8 @@ def attention_of(call: Call) -> AttentionProblem | None:
     """Return the problem of a call.
 
     Returns None for lengths that vary with another size (caches), for operands that are neither
-    dense nor rows of all heads, for scales that are not positive, and for queries that do not
-    visit all keys.
+    dense nor rows of all heads, for scales that are not positive, for float32, and for queries
+    that do not visit all keys.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     q, k, v, y, a = named["q"], named["k"], named["v"], named["y"], call.attributes
@@ -194,7 +194,7 @@ def attention_of(call: Call) -> AttentionProblem | None:
     head_v = v.dims[3]
     if not all(isinstance(n, int) for n in (heads, heads_k, head, head_v)) or a["scale"] <= 0:
         return None
-    if visits_refusal(call):
+    if visits_refusal(call) or call.dtype.startswith("tf32"):
         return None
     fixed = isinstance(queries, int)
     if not isinstance(keys, int) and (fixed or keys != queries):

@@ -469,13 +469,14 @@ def attention(
     low: float = -np.inf, softcap: float = 0.0, zero_rows: str = "none", late: int = 0,
     flat: bool = False, near: tuple[int, int] | None = None, band: tuple[int, int] | None = None,
     lists: bool = True, factor: float = 0.0, y_late: int = 0, globals_: int = 0,
+    rounded: bool = False,
 ) -> Maker:  # fmt: skip
     """``shape``: batch, heads, queries; ``shared`` heads of queries to one of keys.  What is
     masked has ``low`` added, the keys of the first query all; or all queries have one mask.
     Queries see the keys that are ``near``, so many before and after their own, and the first
     ``globals_``, whose queries see all keys; or the mask keeps such a ``band``, whose tiles are
     listed if it ``lists`` them.  With a ``factor``, 8-bit floats are stored.  The result starts
-    ``y_late``."""
+    ``y_late``.  Factors in float32 may be ``rounded`` to tf32."""
     batch, heads, queries = shape
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -505,7 +506,8 @@ def attention(
             (batch, heads, queries, head_v), NUMPY[kind], late + y_late, 0, (0, 2, 1, 3)
         )
         left, right = near or (-1, 0)
-        call = CALLS.make("attention", dtype.short, **named, y=y, mask_kind=mask, order=order,
+        multiplies = "tf32" if rounded else "tf32x3" if dtype is DType.F32 else dtype.short
+        call = CALLS.make("attention", multiplies, **named, y=y, mask_kind=mask, order=order,
                           zero_rows=zero_rows, window_left=left, window_right=right,
                           global_keys=globals_,
                           scale=1 / np.sqrt(head), fill=fill, softcap=softcap,
@@ -532,7 +534,8 @@ def attention(
                 value = p @ wide(np.repeat(v, shared, 1))
             if factor:
                 return [Expected(y, np.clip(value * factor, -448, 448), HALF_STEP)]
-            return [Expected(y, value, 2 * TOLERANCE[dtype])]
+            share = 3 * _TF32 if rounded else max(2 * TOLERANCE[dtype], 1e-5)
+            return [Expected(y, value, share)]
 
         return call, expected
 
@@ -588,6 +591,31 @@ def _attention() -> Iterator[Case]:
     for queries, keys in ((0, 5), (5, 0), (1, 1)):
         made = attention(DType.F16, (1, 1, queries), keys, 16, 16)
         yield Case(f"attention nothing {queries} {keys}", made, tile)
+
+
+def _attention_of_floats() -> Iterator[Case]:
+    """In float32, by sums of two tf32 numbers: every order and mask, and heads of every size."""
+    f32, small, short = DType.F32, ("64x16", "32x16"), ("64x32", "64x16")
+    yield Case("float attention", attention(f32, (2, 3, 70), 130, 64, 64), (*short, "32x16"))
+    yield Case("float attention 128", attention(f32, (1, 2, 70), 90, 128, 128), small)
+    yield Case("float attention 40 24", attention(f32, (1, 2, 33), 50, 40, 24, late=1), short)
+    yield Case("float attention 16", attention(f32, (1, 4, 9), 40, 16, 16, shared=2), short)
+    made = attention(f32, (1, 2, 70), 130, 64, 64, rounded=True)
+    yield Case("float attention tf32", made, ("64x32",))
+    for order, keys in (("top", 100), ("bottom", 130), ("placed", 200)):
+        made = attention(f32, (2, 2, 70), keys, 32, 32, order=order, zero_rows="lowest")
+        yield Case(f"float attention {order}", made, short[:1])
+    for mask, low in (("add", -1e9), ("add", -np.inf), ("bool", -np.inf)):
+        made = attention(f32, (2, 2, 33), 70, 32, 64, mask=mask, low=low, zero_rows="guarded")
+        yield Case(f"float attention {mask} {low}", made, short[1:])
+    made = attention(f32, (1, 2, 200), 390, 64, 64, mask="add", low=-np.inf, band=(70, 20))
+    yield Case("float attention listed", made, short)
+    made = attention(f32, (1, 2, 150), 170, 64, 64, near=(20, 30), globals_=40, mask="bool",
+                     softcap=2.0, zero_rows="masked")  # fmt: skip
+    yield Case("float attention near globally", made, short)
+    for queries, keys in ((0, 5), (5, 0), (1, 1)):
+        made = attention(f32, (1, 1, queries), keys, 16, 16)
+        yield Case(f"float attention nothing {queries} {keys}", made, short[:1])
 
 
 def _flash() -> Iterator[Case]:
@@ -1057,6 +1085,7 @@ RARE_TILES = (
 """Tiles of other cases that are much like another tile."""
 CASES = (
     *_elementwise(), *_rows(), *_products(), *_warpgroups(), *_attention(), *_flash(),
+    *_attention_of_floats(),
     *_moves(),
     *_convolutions(),
 )  # fmt: skip

@@ -171,7 +171,9 @@ def test_listed_tiles_are_visited_and_no_others(name: str, is_band: bool) -> Non
         ({"mask": "add"}, "attention"),
         ({"mask": "add", "global_keys": 3, "causal": "none"}, "attention"),
         ({"mask": "add", "zero_rows": "infinite"}, "attention"),
-        ({"mask": "add", "zero_rows": "masked"}, "attention_rows"),
+        ({"mask": "add", "zero_rows": "masked"}, "attention"),
+        ({"mask": "bool", "zero_rows": "masked", "fill": LOWEST}, "attention"),
+        ({"mask": "bool", "zero_rows": "masked", "fill": -1e4}, "attention"),
     ],
 )
 def test_windows_take_tensor_cores(change: dict[str, Any], op: str) -> None:
@@ -181,11 +183,17 @@ def test_windows_take_tensor_cores(change: dict[str, Any], op: str) -> None:
     arrays = [normal(2, 2, 90, 16, seed=i) for i in range(3)]
     if params.mask == "add":
         arrays.append(normal(90, 90))
-        arrays[-1][[3, 50]] = -np.inf if params.zero_rows == "infinite" else -1.0
-    program = program_of(params, [TensorSpec(DType.F32, a.shape) for a in arrays], DType.F16)
-    assert op in {call.op for call in program.calls}
+        arrays[-1][3] = {"infinite": -np.inf, "masked": LOWEST}.get(params.zero_rows, -1.0)
+        arrays[-1][50, ::2] = LOWEST
+    if params.mask == "bool":
+        arrays.append(normal(90, 90) > 0)
+        arrays[-1][3] = False
+    types = {"float32": DType.F32, "bool": DType.BOOL}
+    specs = [TensorSpec(types[str(a.dtype)], a.shape) for a in arrays]
+    assert op in {call.op for call in program_of(params, specs, DType.F16).calls}
+    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
     with np.errstate(invalid="ignore"):  # −∞ − −∞
-        (want,) = params.reference([a.astype(np.float64) for a in arrays])
+        (want,) = params.reference(wide)
     got = run_program(params, arrays, DType.F16)[0]
     most = 3 * TOLERANCE[DType.F16] * np.abs(want).max()
     np.testing.assert_allclose(got, want, rtol=0, atol=most)

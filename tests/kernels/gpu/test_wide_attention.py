@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +78,12 @@ def test_float32_attends_by_matmuls_to_many_keys(
     """Values are stored by columns where scores are very many."""
     monkeypatch.setattr(lowering, "_LEAST_SCORES", 1)
     monkeypatch.setattr(lowering, "_MANY_SCORES", least)
-    compare(replace(PLAIN, head=24, head_v=40, mask="add", kv_heads=1), DType.F32)
+    compare(replace(PLAIN, mask="add", kv_heads=1), DType.F32)
+
+
+@pytest.mark.parametrize("changes", [{"mask": "bool"}, {"window": 9, "global_keys": 3}])
+def test_float32_attends_by_one_kernel(changes: dict[str, Any]) -> None:
+    compare(replace(PLAIN, head=24, head_v=40, kv_heads=1, **changes), DType.F32)
 
 
 def test_integers_are_converted_first() -> None:
@@ -93,10 +99,11 @@ def test_calls() -> None:
     assert ops(PLAIN, DType.F16)[-3:] == ["gemm", "softmax", "gemm"]
     either = ["copy", "gemm", "softmax", "gemm", "attention_rows"]
     assert ops(PLAIN, DType.F32) == either, "for any lengths"
-    few = replace(PLAIN, head=64, head_v=64)
-    assert ops(few, DType.F32, 128) == ["gemm", "softmax", "gemm"]
-    assert ops(few, DType.F32, 32) == ["attention_rows"]
-    assert ops(few, DType.F32) == either
+    assert ops(PLAIN, DType.F32, 32) == ["attention_rows"]
+    short = replace(PLAIN, head=64, head_v=128)
+    assert ops(short, DType.F32, 16) == ["attention"], "by tensor cores, too"
+    assert ops(short, DType.F32, 15) == ["attention_rows"]
+    assert ops(short, DType.F32) == ["attention"]
     assert ops(replace(PLAIN, causal="bottom"), DType.F16)[-1] == "attention_rows"
 
 
@@ -107,8 +114,8 @@ def test_lengths_of_a_run_choose_between_matmuls_and_a_kernel(
     sizes: tuple[int, int, int], many: bool
 ) -> None:
     """Too few scores are not worth it, too many do not fit into memory."""
-    params = replace(PLAIN, head=64, head_v=64, causal="top")
-    shapes = [("b", 2, length, 64) for length in "stt"]
+    params = replace(PLAIN, causal="top")
+    shapes = [("b", 2, *one) for one in (("s", 160), ("t", 160), ("t", 136))]
     specs = [TensorSpec(DType.F32, s) for s in shapes]
     program = program_of(params, specs, DType.F32, {"b": 1, "s": 400, "t": 300})
     own = dict(zip("bst", sizes, strict=True))
