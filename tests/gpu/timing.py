@@ -12,13 +12,20 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
 from cuda.bindings import driver
 
-from tests.gpu import timing_caches, timing_images, timing_matmuls, timing_others
+from tests.gpu import (
+    timing_attention,
+    timing_caches,
+    timing_images,
+    timing_matmuls,
+    timing_others,
+)
 from tests.gpu.device import Device, Loaded, checked
 from tests.gpu.timing_row import FAR, Row, Work
 from tests.kernels.gpu.machine import Memory
@@ -27,33 +34,62 @@ from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
 from tracea_graph.kernels.gpu.variants import find
+from tracea_graph.kernels.program import Call
 
 LINE = 64
 """Elements of 128 bytes, where views start: so do the buffers of a program."""
 ROWS = (
-    *timing_others.ROWS, *timing_matmuls.ROWS, *timing_images.ROWS, *timing_caches.ROWS
+    *timing_attention.ROWS, *timing_others.ROWS, *timing_matmuls.ROWS, *timing_images.ROWS,
+    *timing_caches.ROWS,
 )  # fmt: skip
 
 
-def built(device: Device, rows: Sequence[Row]) -> dict[tuple[str, str], Built]:
+_MANY_NUMBERS = 1 << 20
+"""Different random numbers of an array."""
+
+
+class _Repeats(np.random.Generator):
+    """Random numbers that repeat in large arrays, whose making would take longer than timing."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.PCG64(0))
+        self.some = super().standard_normal(_MANY_NUMBERS, np.float32)
+
+    def standard_normal(self, size: Any = None, *_: Any, **__: Any) -> Any:
+        return np.resize(self.some, size)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A row with its call, on the buffers of a memory."""
+
+    row: Row
+    call: Call
+    memory: Memory
+
+
+def prepared(row: Row) -> Prepared:
+    memory = Memory(LINE)
+    return Prepared(row, row.make(memory, _Repeats())[0], memory)
+
+
+def built(device: Device, rows: Sequence[Prepared]) -> dict[tuple[str, str], Built]:
     """Compile the kernels of all rows at once, by row and tile."""
     target, found = Target(CUDA, device.architecture), dict[tuple[str, str], KernelSource]()
-    for row in rows:
-        call, _ = row.make(Memory(), np.random.default_rng(0))
-        for tile in row.tiles:
-            variant = find(call, target.architecture, tile)
-            found[row.name, tile] = emit_kernel(call, variant, target)
+    for own in rows:
+        for tile in own.row.tiles:
+            variant = find(own.call, target.architecture, tile)
+            found[own.row.name, tile] = emit_kernel(own.call, variant, target)
     made = compile_sources(list(found.values()), [target.architecture.name])
     return dict(zip(found, made, strict=True))
 
 
-def ours(device: Device, row: Row, tile: str, kernel: Built) -> tuple[float, int]:
+def ours(device: Device, own: Prepared, tile: str, kernel: Built) -> tuple[float, int]:
     """Return the time of a call in µs, and the size of its buffers in bytes."""
-    memory, target = Memory(LINE), Target(CUDA, device.architecture)
-    call, _ = row.make(memory, np.random.default_rng(0))
+    target, call, memory = Target(CUDA, device.architecture), own.call, own.memory
     launch = launch_of(call, find(call, target.architecture, tile), target)
     size = sum(b.nbytes for b in memory.buffers)
-    sets = [[device.put(b) for b in memory.buffers] for _ in range(1 + row.far // size)]
+    sets = [[device.put(b) for b in memory.buffers] for _ in range(1 + own.row.far // size)]
     time = device.microseconds(Loaded(kernel), launch, sets)
     for places in sets:
         device.free(places)
@@ -115,8 +151,10 @@ def main() -> None:
     device = Device()
     say(f"{device.name}, {device.architecture.name}"
         f"{f', torch {torch.__version__}' if torch else ''}\n")  # fmt: skip
-    kernels = built(device, chosen)
-    for row in chosen:
+    rows = [prepared(row) for row in chosen]
+    kernels = built(device, rows)
+    for own in rows:
+        row = own.row
         peer = torchs(torch, row, row.torch) if torch else None
         if torch and row.whole:
             say(f"{row.name:40s} torch, whole  {torchs(torch, row, row.whole)():9.1f} us\n")
@@ -124,7 +162,7 @@ def main() -> None:
             kernel = kernels[row.name, tile]
             # a card that heats up is slower: torch's time is measured before and after
             before = peer() if peer else 0.0
-            time, size = ours(device, row, tile, kernel)
+            time, size = ours(device, own, tile, kernel)
             theirs = (before + peer()) / 2 if peer else 0.0
             rate = f"{row.flops / time / 1e6:7.1f} TFLOP/s" if row.flops else (
                 f"{size / time / 1e3:7.0f} GB/s, {copied(device, size) / time:.2f} of a copy"

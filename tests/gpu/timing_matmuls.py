@@ -303,4 +303,6 @@ ROWS: tuple[Row, ...] = (
       for kind in ((4, 32), (4, 128), (8, 32))),
     _codes(1, 14336, 4096, 4, 32),
     _codes(1, 4096, 14336, 4, 32),
+    *(_codes(m, *sides, 4, 32) for m in (128, 512, 2048)
+      for sides in ((8192, 2048), (2048, 8192))),
 )  # fmt: skip

@@ -1,15 +1,13 @@
-"""Attention, norms, chains and copies that ``tests.gpu.timing`` times."""
+"""Norms, chains and copies that ``tests.gpu.timing`` times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from tests.gpu.timing_row import Row, Work
-from tests.kernels.gpu import mlp_cases, quantized_cases
-from tests.kernels.gpu.cases import attention, copy, elementwise, gated, rows
+from tests.gpu.timing_row import Row
+from tests.kernels.gpu import mlp_cases
+from tests.kernels.gpu.cases import copy, elementwise, gated, rows
 from tracea_graph.ir import DType
 
 __all__ = ["ROWS"]
@@ -34,56 +32,6 @@ def _softmax(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
 def _long(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
     x = torch.randn(4096, 8192, device="cuda")
     return (lambda x: torch.nn.functional.rms_norm(x, (8192,))), [x]
-
-
-def _attend(heads: int, queries: int, head: int, causal: bool, batch: int = 8) -> Work:
-    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
-        shape = (batch, heads, queries, head)
-        qkv = [torch.randn(shape, device="cuda").half() for _ in "qkv"]
-        attend = torch.nn.functional.scaled_dot_product_attention
-        return (lambda q, k, v: attend(q, k, v, is_causal=causal)), qkv
-
-    return work
-
-
-def _attentions(queries: int, head: int, order: str, *tiles: str) -> Row:
-    heads, causal = 16, order != "none"
-    make = attention(DType.F16, (8, heads, queries), queries, head, head, order=order)
-    flops = 4.0 * 8 * heads * queries**2 * head / (2 if causal else 1)
-    work = _attend(heads, queries, head, causal)
-    return Row(f"attention b8 h16 s{queries} d{head} {order}", make, tiles, work, flops)
-
-
-def _quantized(queries: int, head: int, *tiles: str) -> Row:
-    """Attention of a QDQ graph, bytes behind it; torch's is in fp16, without roundings."""
-    chain = quantized_cases.rounded_scores(DType.F16)
-    sizes, work = (32, 12, queries, queries), _attend(12, queries, head, False, 32)
-    make = quantized_cases.attended(DType.F16, sizes, (head, head), chain, "u8")
-    flops = 4.0 * 32 * 12 * queries**2 * head
-    return Row(f"quantized attention b32 h12 s{queries} d{head}", make, tiles, work, flops)
-
-
-def _banded(head: int, near: tuple[int, int], mask: str, *tiles: str, lists: bool = True) -> Row:
-    """Queries that see the keys of a window, or a mask that keeps these; torch has the mask."""
-
-    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
-        _, operands = _attend(16, 4096, head, False)(torch)
-        places = torch.arange(4096, device="cuda")
-        behind = places[None] - places[:, None]
-        kept = (behind >= -near[0]) & (behind <= near[1])
-        added = torch.where(kept, 0.0, -torch.inf).half()
-        attend = torch.nn.functional.scaled_dot_product_attention
-        return (lambda q, k, v: attend(q, k, v, attn_mask=added)), operands
-
-    order = "top" if near[1] == 0 and mask == "none" else "none"
-    which: dict[str, Any] = {"near": near} if mask == "none" else {"band": near, "lists": lists}
-    make = attention(DType.F16, (8, 16, 4096), 4096, head, head, order=order, mask=mask, **which)
-    places = np.arange(4096)
-    first, last = np.maximum(places - near[0], 0), np.minimum(places + near[1], 4095)
-    pairs = float((last - first + 1).sum()) if lists else 4096.0**2
-    what = "window" if mask == "none" else f"listed {mask}" if lists else f"dense {mask}"
-    return Row(f"attention d{head} {near[0]} before {near[1]} after, {what}", make, tiles, work,
-               4.0 * 8 * 16 * head * pairs)  # fmt: skip
 
 
 def _layer_norm(count: int, columns: int, *tiles: str) -> Row:
@@ -135,20 +83,6 @@ ROWS: tuple[Row, ...] = (
         ("4x32", "1x256"), _softmax),
     Row("rms norm f32 4096x8192", rows("norm", DType.F32, (4096, 8192), kind="rms", epsilon=1e-5),
         ("1x256", "1x512"), _long),
-    _attentions(4096, 64, "none", "128x64", "192x128x2", "128x128x2"),
-    _attentions(4096, 64, "top", "128x32", "192x128x2", "128x128x2"),
-    _attentions(128, 64, "none", "64x64", "192x128x2", "128x128x2"),
-    _attentions(512, 64, "none", "64x64", "192x128x2", "128x128x2"),
-    _attentions(4096, 128, "none", "64x32", "128x128x2"),
-    _attentions(4096, 128, "top", "64x32", "128x128x2"),
-    *(_quantized(128, head, "64x128", "64x256") for head in (32, 64)),
-    _quantized(256, 64, "64x256"),
-    _banded(64, (511, 0), "none", "128x128x2", "192x128x2", "64x64"),
-    _banded(64, (256, 256), "none", "128x128x2", "192x128x2"),
-    _banded(128, (511, 0), "none", "128x128x2", "64x32"),
-    *(_banded(64, (511, 0), mask, "128x128x2", "64x64", lists=lists)
-      for lists in (True, False) for mask in ("add", "bool")),
-    *(_banded(128, (511, 0), "add", "128x128x2", "64x32", lists=lists) for lists in (True, False)),
     Row("transpose f16 8192x4096", copy(DType.F16, (8192, 4096), (1, 0)), ("32x32", "256x16"),
         _turn),
     _mlp(100352, 96, "192x1", "128x1"),

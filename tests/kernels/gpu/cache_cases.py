@@ -123,13 +123,13 @@ def cached(
 def appended(
     dtype: DType, cache: DType, heads: tuple[int, int], rows: int, past: int, head: int = 64,
     slots: int = 0, behind: int = 0, late: int = 0, in_place: bool = False, rotates: bool = True,
-    normed: bool = False, asks: bool = True,
+    normed: bool = False, asks: bool = True, batch: int = 2,
 ) -> Maker:  # fmt: skip
     """What attention by tensor cores reads; see :func:`cached` for these words."""
     count, kept = heads
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
-        room, batch = past + rows + slots, 2
+        room = past + rows + slots
         fresh = [some(rng, (batch, rows, n, head), dtype) for n in (count, kept, kept)]
         length = room if in_place else past
         held = [some(rng, (batch, kept, length, head), cache) for _ in "kv"]
