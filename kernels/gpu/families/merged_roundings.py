@@ -85,7 +85,8 @@ def _replacement(chain: Chain, i: int, last: int) -> tuple[Step, ...] | None:
     steps = tuple(
         Step(s.op, (int(s.args[0]) - first, *s.args[1:])) for s in chain.steps[i + 1 : last + 1]
     )
-    (made,) = Chain((FULL,), steps, (len(steps),)).reference([levels])
+    with np.errstate(all="ignore"):  # bounds follow infinities
+        (made,) = Chain((FULL,), steps, (len(steps),)).reference([levels])
     bounds = [float(n) for n in chain.steps[last].args[1:]]
     if not np.array_equal(made, np.clip(levels, bounds[0], bounds[1])):
         return None

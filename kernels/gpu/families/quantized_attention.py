@@ -21,6 +21,7 @@ from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS, ROUNDED_PARTS
 from tracea_graph.kernels.gpu.families import few_key_attention, warpgroup_attention
 from tracea_graph.kernels.gpu.families.attention_projection import is_aligned
+from tracea_graph.kernels.gpu.families.lifted_literals import Lifted, lifted
 from tracea_graph.kernels.gpu.families.merged_roundings import merged_roundings
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.families.warpgroup_attention import STRIP, HeadTile
@@ -281,17 +282,22 @@ def _barriers_at(call: Call, variant: Variant) -> int:
     return _strips_at(call, variant) + 4 * STRIP + staged
 
 
-def _keyed(call: Call, variant: Variant) -> list[dict[str, Any]]:
-    """Return the parameters of each value that varies by key: its place, type and statements."""
+def _keyed_at(call: Call, variant: Variant, number: int) -> int:
+    """Return the offset of a value of each key in shared memory."""
+    return _strips_at(call, variant) + 4 * STRIP + number * variant.params["keys"] * _WORD
+
+
+def _statements(call: Call) -> Lifted:
+    """Return the statements that compute scores, whose numbers are arguments of the kernel."""
     scores, found = _scored(call), list[dict[str, Any]]()
     first = len(scores.chain.operands) - len(scores.keyed)
     for i, chain in enumerate(scores.keyed):
         made = chain_parameters.chain_template_parameters(chain)
         (result,) = made["results"]
-        at = _strips_at(call, variant) + 4 * STRIP + i * variant.params["keys"] * _WORD
         found.append({"index": first + i, "element": result.element, "steps": made["steps"],
-                      "result": result.expression, "at": at})  # fmt: skip
-    return found
+                      "result": result.expression})  # fmt: skip
+    own = chain_parameters.chain_template_parameters(scores.chain, near=True)
+    return lifted({**own, "keyed": found})
 
 
 def shared(call: Call, variant: Variant) -> int:
@@ -302,20 +308,21 @@ def name(call: Call) -> str:
     n, a = _named(call), call.attributes
     depth, depth_v = n["q"].dims[-1], n["v"].dims[-1]
     words = [f"quantized_attention_d{depth}" + (f"v{depth_v}" if depth != depth_v else "")]
-    words += [f"{call.chain.key:016x}"] if call.chain else []
+    words += [_statements(call).key] if call.chain else []
     return "_".join([*words, str(a["form"])])
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     tile = warpgroup_attention.proved(tile_of(call, variant))
     n, form = _named(call), str(call.attributes["form"])
-    scores = _scored(call)
-    made = chain_parameters.chain_template_parameters(scores.chain, near=True)
+    scores, statements = _scored(call), _statements(call)
+    made = statements.parameters
     first = len(made["operands"]) - len(scores.keyed)
+    places = [_keyed_at(call, variant, i) for i in range(len(scores.keyed))]
     own = TYPES[call.dtype]
     return {
         **made,
-        "unit": f"{float(np.float32(scores.unit)).hex()}f",
+        "literals": statements.names,
         "element": chain_parameters.ELEMENTS[own],
         "rounded": False,
         "y_element": chain_parameters.ELEMENTS[_BYTES.get(form, own)],
@@ -327,7 +334,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "inputs": chain_parameters.operands(tensor_chain(call))[1:],
         "rows": scores.rows,
         "tall": made["operands"][1:first],
-        "keyed": _keyed(call, variant),
+        "keyed": [one | {"at": at} for one, at in zip(made["keyed"], places, strict=True)],
         "head_v": n["v"].dims[-1],
         "depth": tile.depth,
         "depth_v": tile.depth_v,
@@ -364,6 +371,6 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made += [divisor(runs), divisor(heads), i32(queries), i32(n["k"].dims[2])]
     numbers = ("weight_step", "weight_high", *CHAIN_ATTRIBUTES[1:])
     made += [f32(float(a[one])) for one in numbers]
-    made.append(i32(each))
+    made += [i32(each), f32(_scored(call).unit), *map(f32, _statements(call).values)]
     blocks = product((batch, heads, runs))
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

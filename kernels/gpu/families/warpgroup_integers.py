@@ -24,8 +24,9 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_matmul,
 )
 from tracea_graph.kernels.gpu.families.level_tables import LevelTable, split_at_levels
+from tracea_graph.kernels.gpu.families.lifted_literals import Lifted, lifted
 from tracea_graph.kernels.gpu.families.merged_roundings import LEVELS
-from tracea_graph.kernels.gpu.launch import Argument, Launch, i32, pointer
+from tracea_graph.kernels.gpu.launch import Argument, Launch, f32, i32, pointer
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
 from tracea_graph.kernels.gpu.tile_choice import PROMOTED_TILE
 from tracea_graph.kernels.gpu.variants import Variant
@@ -80,6 +81,8 @@ def _product(call: Call) -> Call:
 def name(call: Call) -> str:
     made = warpgroup_matmul.name(_product(call))
     made = made.replace("wgmma_nk", "wgconv" if _convolves(call) else "wgmma", 1)
+    if call.chain is not None and _is_integer(call):
+        made = made.replace(f"{call.chain.key:016x}", _epilogue(call).key)
     made += "_by_e5m2" * (_right(call) is DType.F8E5M2)
     return made + "_shifted" * _shifted(call) + "_promoted" * _promoted(call)
 
@@ -171,8 +174,22 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     made = warpgroup_matmul.parameters(
         _product(call), _with_promotion(call, variant), _table(call)
     )  # fmt: skip
+    if _is_integer(call):
+        epilogue = _epilogue(call)
+        own = {n: epilogue.parameters[n] for n in ("text", "steps", "results")}
+        table = made["table"] and {**made["table"], **epilogue.parameters["table"]}
+        made |= {**own, "table": table, "literals": epilogue.names}
     right = chain_parameters.ELEMENTS[_right(call)]
     return {**made, "conv": _convolves(call), "right": right}
+
+
+def _is_integer(call: Call) -> bool:
+    return call.op != "float8_gemm"
+
+
+def _epilogue(call: Call) -> Lifted:
+    """Return the statements of the epilogue of integers, whose numbers are arguments."""
+    return lifted(warpgroup_matmul.epilogue_statements(_product(call), _table(call)))
 
 
 def _table(call: Call) -> LevelTable | None:
@@ -185,7 +202,9 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    return replace(_launch(call, variant, symbol), shared=shared(call, variant))
+    made = _launch(call, variant, symbol)
+    numbers = map(f32, _epilogue(call).values if _is_integer(call) else ())
+    return replace(made, arguments=(*made.arguments, *numbers), shared=shared(call, variant))
 
 
 def _launch(call: Call, variant: Variant, symbol: str) -> Launch:

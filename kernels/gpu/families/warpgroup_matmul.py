@@ -52,8 +52,8 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import FLOATS8, Chain
 
-__all__ = ["MOST_PARTS", "alternates_slowly", "launch", "name", "parameters",
-           "refusal", "shared", "with_row_step"]  # fmt: skip
+__all__ = ["MOST_PARTS", "alternates_slowly", "epilogue_statements", "launch", "name",
+           "parameters", "refusal", "shared", "with_row_step"]  # fmt: skip
 
 _INTEGERS = ("u8", "i8")
 _TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8, **{t.short: t for t in FLOATS8}}
@@ -448,18 +448,10 @@ def parameters(
         len(batch_of(call)),
         chain_of(call),
     )
-    epilogue = tensor_core_matmul.epilogue(call)
-    exact = _counted(call) or _in_windows(call)
-    gelu = None if exact else last_gelu(chain)
-    rounding = rounding_after(chain) if gelu else ""
-    # fused sums are held longer, and matrices that the epilogue reads leave no registers for it
-    own = without_last(chain, 1 + bool(rounding)) if gelu else table.head if table else chain
-    epilogue |= chain_parameters.chain_template_parameters(own, fused_sums=not read)
+    epilogue = tensor_core_matmul.epilogue(call) | epilogue_statements(call, table)
     return {
         **epilogue,
-        "gelu": gelu,
-        "rounding": rounding,
-        "table": table and {**table.parameters(), "at": shared(call, variant)},
+        "table": table and {**epilogue["table"], "at": shared(call, variant)},
         "strided": False,
         "conv": False,
         "blocks_of": False,
@@ -505,6 +497,22 @@ def parameters(
         "w_outer": "".join(f", i{axis}" for axis in reversed(_axes(named["w"], batch))),
         "producer_registers": _PARTING if tile.split else _PRODUCER,
         "consumer_registers": _SPLITTING if tile.split else _CONSUMER,
+    }
+
+
+def epilogue_statements(call: Call, table: LevelTable | None) -> dict[str, Any]:
+    """Return the template's parameters that hold the statements of the epilogue."""
+    chain, exact = chain_of(call), _counted(call) or _in_windows(call)
+    gelu = None if exact else last_gelu(chain)
+    rounding = rounding_after(chain) if gelu else ""
+    # fused sums are held longer, and matrices that the epilogue reads leave no registers for it
+    own = without_last(chain, 1 + bool(rounding)) if gelu else table.head if table else chain
+    fused = "full" not in chain.operands[1:]
+    return {
+        **chain_parameters.chain_template_parameters(own, fused_sums=fused),
+        "gelu": gelu,
+        "rounding": rounding,
+        "table": table and table.parameters(),
     }
 
 

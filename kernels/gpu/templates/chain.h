@@ -5,6 +5,9 @@ DEV void apply(
     //% for x in operands
     const ${x.held} x${x.index},
     //% endfor
+    //% for k in literals|default([])
+    const vf ${k},
+    //% endfor
     //% for y in results
     ${y.held}& y${y.index}${"," if not loop.last else ") {"}
     //% endfor

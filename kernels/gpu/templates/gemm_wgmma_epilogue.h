@@ -141,6 +141,9 @@ set_pair(${to}, ${two}[0], ${two}[1]);
                     //% for t in operands_of
                     number(${t}),
                     //% endfor
+                    //% for k in literals|default([])
+                    ${k},
+                    //% endfor
                     //% for y in written
                     two_${y.name}[e]${"," if not loop.last else ");"}
                     //% endfor

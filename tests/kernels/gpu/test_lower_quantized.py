@@ -171,6 +171,29 @@ def test_scores_take_few_steps() -> None:
     assert "round_even(v0)" in text.partition("DEV void apply")[2]
 
 
+def test_layers_share_a_kernel() -> None:
+    """Their numbers are arguments: the text of a kernel has none."""
+    calls = [whole(chain=replace(_SCORES, steps=_other_numbers(_SCORES, factor)))
+             for factor in (1.0, 1.5)]  # fmt: skip
+    variant = variants_of(calls[0])[0][0]
+    texts = {emit_kernel(c, variant, Target(CUDA, ARCHITECTURES["sm_90a"])).text for c in calls}
+    launches = [launches_for(c)[0][0] for c in calls]
+    assert len(texts) == 1 and len({one.symbol for one in launches}) == 1
+    assert launches[0].arguments != launches[1].arguments
+    contents = LibraryContents((), [kernel_of(c, variant) for c in calls],
+                               [c.chain for c in calls if c.chain])  # fmt: skip
+    assert len(contents.kernels) == 2 and len(sources_of(contents, ["sm_90a"])["sm_90a"]) == 1
+
+
+def _other_numbers(chain: Chain, factor: float) -> tuple[Step, ...]:
+    """Steps whose divisors and factors differ; bounds do not."""
+    return tuple(
+        Step(s.op, tuple(a * factor if isinstance(a, float) else a for a in s.args))
+        if s.op in ("mul", "div") and s.args[1] != 5.656854152679443 else s
+        for s in chain.steps
+    )  # fmt: skip
+
+
 def test_merged_roundings_are_equal() -> None:
     rng = np.random.default_rng(4)
     sums = rng.normal(0, 60, 4000).astype(np.float32)
