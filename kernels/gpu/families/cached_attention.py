@@ -35,11 +35,9 @@ _RUN, _LEAST_LANES, _PAD, _BYTES = 16, 4, 4, 16
 in numbers, and bytes of one load.
 """
 _HIDDEN = {"masked": LOWEST, "infinite": -inf}
-"""Largest addend, or score, of a key that a query does not see, by what becomes of its empty rows.
-
-For others such a weight is 0 beside that of a key with any larger addend.
-"""
+"""Largest addend to the score of a hidden key, or score in its place, by ``zero_rows``."""
 _ABSORBED = -1e30
+"""The same for other ``zero_rows``: beside a key with a larger addend the weight is 0."""
 _SHARED = 99 << 10
 """Bytes of shared memory that a block has on every GPU with clusters."""
 
