@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from tests.graphs import Net
 from tracea_graph.check.symbol_bindings import choose_bindings
+from tracea_graph.ir import DType
 from tracea_graph.onnx_io import load
 from tracea_graph.ttg import TileGraph
 
@@ -106,3 +107,17 @@ def test_a_size_that_is_given_is_for_all_that_have_its_name(tmp_path: Path) -> N
     assert timed.label == "n=1 s=5"
     (other,), _ = choose_bindings(graph, [{"s": 5, "s#2": 7}])
     assert other.label == "n=1 s=5 s#2=7"
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_a_recurrence_has_a_length_and_a_state_for_each_sequence(
+    state: bool, tmp_path: Path
+) -> None:
+    net = Net()
+    x, lengths = net.input("x", "t", "n", 8), net.input("a", "n", dtype=DType.I32)
+    operands = [x, net.weight(1, 12, 8), net.weight(1, 12, 4), "", lengths]
+    if state:
+        operands.append(net.input("h", 1, "n", 4))
+    net.save(tmp_path / "m.onnx", net("GRU", *operands, hidden_size=4))
+    graph = load(tmp_path / "m.onnx").graph
+    assert sizes(graph) == ["f32[t,n,8]", "i32[n]", "f32[1,n,4]"][: 2 + state]

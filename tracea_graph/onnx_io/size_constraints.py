@@ -347,6 +347,19 @@ def _concat(
     return ()
 
 
+def _recurrent(
+    node: NodeProto, shapes: Sequence[Shape], constraints: SizeConstraints
+) -> Iterable[int]:
+    """Lengths and initial states have the batch size of the sequences, ``[time, batch, size]``."""
+    x = shapes[0]
+    for name, axis in zip(node.input[4:], (0, 1, 1), strict=False):
+        other = constraints.facts.shape(name) if name else None
+        if other and len(x) == 3 and not attribute(node, "layout", 0):
+            constraints.same(x[1], other[axis])
+            constraints.look_along(other, range(len(other)))
+    return range(len(x))
+
+
 _CONSTRAINTS: Mapping[str, SizeConstraint] = MappingProxyType(
     {
         **dict.fromkeys(_POINTWISE, _pointwise),
@@ -364,6 +377,7 @@ _CONSTRAINTS: Mapping[str, SizeConstraint] = MappingProxyType(
         ),
         **dict.fromkeys(("MatMul", "MatMulInteger"), _product),
         **dict.fromkeys(("Attention", "com.microsoft::MultiHeadAttention"), _attention),
+        **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
         "Concat": _concat,
         "CumSum": _cumsum,
         "Gemm": _gemm,
