@@ -693,6 +693,8 @@ CASES = {
 }
 
 
+OLDEST = ("quantized rows", "gemm, 8 bits, integer zeros")
+"""Cases of integers at opset 7, whose Max does not broadcast."""
 OLD = (
     "gemm, of bytes in panels", "gemm, of bytes, zero points", "quantized rows",
     "matmul of integers, u8 by i8",
@@ -711,7 +713,7 @@ def pairs_of_name_and_opset() -> list[tuple[str, int]]:
     return [
         (name, opset)
         for name, case in CASES.items()
-        for opset in (*OPSETS, *([9] if name in OLD else []))
+        for opset in (*OPSETS, *([9] if name in OLD else []), *([7] if name in OLDEST else []))
         if opset >= case.since
         if opset >= BF16_SINCE or not any(a.dtype.name == "bfloat16" for a in case.arrays())
     ]

@@ -224,7 +224,7 @@ class BlockQuantized(WeightLayout):
         rows = b.pad(rows, (0, 0), (0, -k % self.block))
         blocks = b("Reshape", rows, b.ints(-1, self.block))
         largest = b.reduce("ReduceMax", b("Abs", blocks), (1,))
-        some = b("Max", largest, b.number(SMALLEST))
+        some = b.at_least(largest, SMALLEST)
         whole = b.round(b("Mul", blocks, b("Div", b.number(LARGEST), some)))
         again = b("Mul", whole, b("Div", largest, b.number(LARGEST)))
         again = b("Reshape", again, b.ints(-1, k + -k % self.block))

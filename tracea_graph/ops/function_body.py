@@ -103,6 +103,12 @@ class BodyBuilder:
         wide = self("Add", self("Cast", x, to=DType.F64.onnx), number)
         return self("Cast", self("Sub", wide, number), to=DType.F32.onnx)
 
+    def at_least(self, x: str, low: float) -> str:
+        """Write the larger of float32 ``x`` and ``low``; before opset 8, Max cannot broadcast."""
+        if self.opset < 8:
+            return self("Clip", x, min=low)
+        return self("Max", x, self.number(low))
+
     def integer_product(self, x: str, y: str, x_zero: str, y_zero: str = "") -> str:
         """Write the exact product of 8-bit integers less their zero points, rounded to float32.
 

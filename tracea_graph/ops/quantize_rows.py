@@ -83,7 +83,7 @@ class QuantizeRowsParams:
         b = BodyBuilder(self.operands, opset)
         x = b("Mul", *b.inputs) if self.scaled else b.inputs[0]
         high = b.reduce("ReduceMax", b("Abs", x), (-1,))
-        some = b("Max", high, b.number(NOTHING))
+        some = b.at_least(high, NOTHING)
         whole = b.round(b("Mul", x, b("Div", b.number(float(LARGEST)), some)))
         y = b("Cast", b("Add", whole, b.number(float(ZERO))), to=DType.U8.onnx)
         return b.done(y, b("Div", high, b.number(float(LARGEST))))
