@@ -28,6 +28,7 @@ from tracea_graph.passes.attention.softmax_consumers import (
     attention_outputs,
     match_value_matmul,
     skip_nan_guard,
+    skip_zeroing,
 )
 from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import (
@@ -87,12 +88,16 @@ class Attention:
         if scaled:
             q = head_major_operand(graph, scores.product.operands[0])
         weights, guarded = skip_nan_guard(matcher, softmax.results[0])
-        v, result = match_value_matmul(matcher, weights, split_heads)
+        zeroed, steps = (
+            (weights, scores.terms) if guarded else skip_zeroing(matcher, weights, scores.terms)
+        )
+        zero_rows = "masked" if zeroed != weights else "guarded" if guarded else "none"
+        v, result = match_value_matmul(matcher, zeroed, split_heads)
         masks = Masks(graph, (q.batch, q.heads, q.length, k.length), result)
         if scaled:
             masks.scale_by_head(q.value, scores.factor, scaled)
             q = replace(q, value=scaled)
-        terms, pattern = split_tiles(graph, scores.terms)
+        terms, pattern = split_tiles(graph, steps)
         for term in reversed(terms):
             if term.flat and split_heads:
                 why = f"the mask {graph.spec(term.value)} has one common axis for batch and heads"
@@ -108,7 +113,7 @@ class Attention:
         for tail in ends:
             params = attention_params(
                 graph, (q, k, v), masking, tail.layout, scale, scores.softcap,
-                "guarded" if guarded else "none", (scaled,),
+                zero_rows, (scaled,),
             )  # fmt: skip
             if pattern is not None:
                 params = replace(params, tiles=grid_of(pattern))

@@ -1,8 +1,9 @@
-"""Match forward from a Softmax: a NaN guard, the product with v, and the merging of heads."""
+"""Match forward from a Softmax: a NaN guard or zeros, the product with v, the merging of heads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from tracea_graph.ir import product
 from tracea_graph.passes.attention.attention_matcher import Matcher, NoMatch, reader, readers
@@ -11,14 +12,23 @@ from tracea_graph.passes.attention.qkv_operands import (
     matrices_operand,
     split_heads_operand,
 )
+from tracea_graph.passes.attention.score_masks import MaskTerm
 from tracea_graph.passes.prove_extents import equal_as_polynomials, tail_agrees
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import constant_number
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["AttentionOutput", "attention_outputs", "match_value_matmul", "skip_nan_guard"]
+__all__ = [
+    "AttentionOutput",
+    "attention_outputs",
+    "match_value_matmul",
+    "skip_nan_guard",
+    "skip_zeroing",
+]
 
 _SPLIT = (0, 2, 1, 3)
+_DROPPING = -1e4
+"""Largest score of dropped keys; after a softmax, their weights are 0 beside usual scores."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,26 @@ def skip_nan_guard(matcher: Matcher, weights: str) -> tuple[str, bool]:
         raise NoMatch("a NaN test on the Softmax result does not replace NaN by zero")
     matcher.covered += [test, guard]
     return guard.results[0], True
+
+
+def skip_zeroing(
+    matcher: Matcher, weights: str, terms: tuple[MaskTerm, ...]
+) -> tuple[str, tuple[MaskTerm, ...]]:
+    """Skip ``Where(dropped, 0, p)`` if the outermost mask term drops scores by that condition.
+
+    Returns the value after it and the terms, in which that one fills with −∞: the weights of
+    dropped keys are 0 in float32 before the Where too, unless a query has no other keys.
+    """
+    graph = matcher.graph
+    choice = reader(graph, weights, "Where")
+    if choice is None or not terms or terms[0].fill is None or not terms[0].fill <= _DROPPING:
+        return weights, terms
+    condition, a, b = choice.operands
+    shares, zero = (b, a) if terms[0].inverted else (a, b)
+    if condition != terms[0].value or shares != weights or constant_number(graph, zero) != 0.0:
+        return weights, terms
+    matcher.covered.append(choice)
+    return choice.results[0], (replace(terms[0], fill=-inf), *terms[1:])
 
 
 def match_value_matmul(

@@ -99,3 +99,57 @@ def test_what_is_added_before_scaling_is_scaled_too(
     masked = np.zeros((2, 1, 1, 5), np.float32)
     masked[0, ..., 3:] = 1 if sign == "Sub" else -1
     assert_same(net, graph, {**feeds, "m": masked})
+
+
+def relative_shift(net: Net, scores: str, rows: int) -> str:
+    """Row i of ``[B,H,S,2S−1]`` from column S − 1 − i on, as ESPnet and NeMo write it."""
+    padded = net("Pad", scores, net.ints(0, 0, 0, 1, 0, 0, 0, 0))
+    turned = net("Reshape", padded, net.ints(0, 0, 2 * rows, rows))
+    below = net("Slice", turned, net.ints(1), net.ints(2**31), net.ints(2))
+    again = net("Reshape", below, net.ints(0, 0, rows, 2 * rows - 1))
+    return net("Slice", again, net.ints(0), net.ints(rows), net.ints(3))
+
+
+@pytest.mark.parametrize("fill", [-1e4, -np.inf])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_conformer_with_weights_zeroed_after_the_softmax(fill: float, keeps: bool) -> None:
+    """Queries that are padding have no key left, and answer zero."""
+    net, rows = Net(), 6
+    q, k, v = (net.input(x, "batch", H, rows, D) for x in "qkv")
+    places = net.const(normal(1, H, 2 * rows - 1, D, seed=9))
+    content, position = (
+        net("MatMul", net("Add", q, net.const(normal(H, 1, D, seed=seed))),
+            net("Transpose", x, perm=[0, 1, 3, 2]))
+        for seed, x in ((7, k), (8, places))
+    )  # fmt: skip
+    scores = net("Div", net("Add", content, relative_shift(net, position, rows)), D**0.5)
+    mask = net.input("m", "batch", 1, rows, rows, dtype=DType.BOOL)
+
+    def chosen(value: str, dropped: float) -> str:
+        sides = (value, net.const(np.float32(dropped)))
+        return net("Where", mask, *(sides if keeps else sides[::-1]))
+
+    weights = chosen(net("Softmax", chosen(scores, fill), axis=-1), 0.0)
+    graph = net.graph(net("MatMul", weights, v))
+    trace = schedule_only(graph, Attention())
+    assert trace.applied() == {"attention": 1}, trace.misses()
+    assert only(graph, "FusedAttention").params.zero_rows == "masked"
+    seen = np.arange(rows) < np.array([[6], [4]])
+    kept = (seen[:, None] & seen[:, :, None])[:, None]
+    feeds = {x: normal(2, H, rows, D, seed=i) for i, x in enumerate("qkv")}
+    assert_same(net, graph, {**feeds, "m": kept if keeps else ~kept})
+
+
+@pytest.mark.parametrize(
+    ("fill", "after", "other"), [(-50.0, 0.0, False), (-1e4, 1.0, False), (-1e4, 0.0, True)]
+)
+def test_other_choices_after_a_softmax_are_kept(fill: float, after: float, other: bool) -> None:
+    net = Net()
+    q, k, v = (net.input(x, "batch", H, 6, D) for x in "qkv")
+    mask, second = (net.input(x, "batch", 1, 1, 6, dtype=DType.BOOL) for x in "mn")
+    scores = net("MatMul", q, net("Transpose", k, perm=[0, 1, 3, 2]))
+    weights = net("Softmax", net("Where", mask, scores, np.float32(fill)), axis=-1)
+    weights = net("Where", second if other else mask, weights, np.float32(after))
+    graph = net.graph(net("MatMul", weights, v), second)
+    trace = schedule_only(graph, Attention())
+    assert trace.applied() == {} and trace.misses()
