@@ -110,6 +110,18 @@ def test_inverted_masks_keep_with_zero():
     assert not feed(times, low=np.float32(-1e9))["m"].any()
 
 
+@pytest.mark.parametrize("low", [-1e4, -np.inf])
+def test_padding_of_both_sides_of_a_score_hides_nothing(low):
+    """NeMo's Conformer: a score is kept if neither its query nor its key is padding."""
+    text = """g (bool[2,6] pad, float[2,6,6] s) => (float[2,6,6] y) {
+        k = Not(pad)  a = Unsqueeze(k, one)  b = Unsqueeze(k, two)  c = And(a, b)
+        drop = Not(c)  t = Where(drop, low, s)  y = Softmax(t) }"""
+    sides = {"one": np.array([1]), "two": np.array([2]), "low": np.float32(low)}
+    assert not feed(text, **sides)["pad"].any()
+    padded = feed(text, padded=True, **sides)["pad"]
+    assert padded.tolist() == [[False] * 4 + [True] * 2, [False] * 6]
+
+
 def test_boolean_mask_keeps_with_true():
     text = """g (bool[2,6] m, float[2,6] s) => (float[2,6] y) {
         t = Where(m, s, low)  y = Softmax(t) }"""

@@ -50,7 +50,8 @@ _NEGLIGIBLE = -1e3
 class InputConstraint:
     """Allowed values: ``exact`` numbers, integers in ``[low, high)``, or a ``kind``.
 
-    ``adjustable`` numbers may be replaced by others in the range, if other uses need that.
+    ``adjustable`` numbers may be replaced by others in the range, if other uses need that.  A
+    ``guessed`` kind gives way to one that is known.
 
     Kinds: ``any``, ``mask`` (0/1 or boolean; ``attend`` is the value that keeps an element),
     ``additive`` (0 keeps, a large negative number masks), ``flag`` (free boolean), ``positive``.
@@ -62,6 +63,7 @@ class InputConstraint:
     exact: tuple[float, ...] | None = None
     attend: int = 1
     adjustable: bool = False
+    guessed: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,9 @@ def _mask_constraint(
         return InputConstraint("additive")
     if key in FLAGS:
         boolean = graph.spec(traced.value).dtype is DType.BOOL
-        return InputConstraint("flag" if boolean and _count(dims(traced.value)) == 1 else "mask")
+        alone = boolean and _count(dims(traced.value)) == 1
+        attend = int(not (traced.flipped and key[0] == "And"))  # what is kept meets what is kept
+        return InputConstraint("flag" if alone else "mask", attend=attend, guessed=True)
     if key[0] == "Cast" and region.node.attrs.get("to") == DType.BOOL.onnx:
         return InputConstraint("mask", attend=int(not traced.flipped))
     return None
@@ -179,13 +183,14 @@ def _merge(a: InputConstraint, b: InputConstraint | None) -> InputConstraint:
         return a
     low = max((x.low for x in (a, b) if x.low is not None), default=None)
     high = min((x.high for x in (a, b) if x.high is not None), default=None)
-    inconclusive = a.kind in ("any", "flag") and b.kind != "any"
-    kind, attend = (b.kind, b.attend) if inconclusive else (a.kind, a.attend)
+    chosen = b if (a.guessed or a.kind in ("any", "flag")) and b.kind != "any" else a
     exacts = sorted((x for x in (a, b) if x.exact is not None), key=lambda x: x.adjustable)
     exact, adjustable = (exacts[0].exact, exacts[0].adjustable) if exacts else (None, False)
     if exact is not None and adjustable:
         exact = tuple(_within(number, low, high) for number in exact)
-    return InputConstraint(kind, low, high, exact, attend, adjustable)
+    return InputConstraint(
+        chosen.kind, low, high, exact, chosen.attend, adjustable, chosen.guessed
+    )
 
 
 def _within(number: float, low: int | None, high: int | None) -> float:
