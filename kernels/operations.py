@@ -156,6 +156,7 @@ _ALL = (
     _over("iota", structure="elements"),
     _over("scaled_two_of_four", structure="elements"),
     _over("kv_append", "kv_append", "kv_append_rotated", structure="elements"),
+    _over("dequantize", structure="elements"),
     _over("bytes_equal", "bytes_equal", "same", structure="elements"),
     over_images("pool", "pool", "integer_pool"),
     over_images("global_pool"),

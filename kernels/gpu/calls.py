@@ -166,6 +166,25 @@ def _gemm_nbits(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _dequantize(dtype: str) -> CallSchema:
+    """Schema of the numbers of a block-quantized matrix, for matmuls of many rows.
+
+    Attributes are those of ``gemm_nbits``.
+    """
+    return CallSchema(
+        "dequantize",
+        (
+            _op("w", "N bytes", "u8"), _op("scales", "N blocks"),
+            _op("zeros", "N blocks", optional=True), _out("y", "N K", dtype),
+        ),
+        (
+            choice("zero_kind", ZEROS), number("bits", 2, 8), number("group", GRANULE, WINDOW),
+            number("block", GRANULE, MAX_BLOCK), flag("divided", False),
+        ),
+        dtype,
+    )  # fmt: skip
+
+
 def _attention_size(s: Sizes) -> tuple[int, ...]:
     """Return attention as one matmul: queries × keys × (sum of both head sizes)."""
     batch, heads, queries, depth = s.of("q")
@@ -507,6 +526,7 @@ CALLS = Calls(
         *map(_gemm, (*DTYPES, "tf32", "tf32x3")),
         *STRUCTURED,
         *map(_gemm_nbits, (*DTYPES[1:], "tf32", "tf32x3")),
+        *map(_dequantize, DTYPES[1:]),
         *map(_attention, (*DTYPES[1:], "tf32", "tf32x3")),
         *map(_attention_rows, DTYPES),
         *map(_attention_cached, DTYPES),

@@ -23,6 +23,7 @@ SOURCE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "expanded_depthwise": ("activation", "strides"), "iota": ("y_type",),
     "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
     "depthwise_projection": ("strides", "activation"), "kv_append_rotated": ("cache_type",),
+    "dequantize": ("zero_kind", "bits", "group", "divided"),
     "quantized_attention": ("form",),
 })  # fmt: skip
 """By op; attention's are found by ``kernel_selection``."""

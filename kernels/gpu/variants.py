@@ -435,7 +435,8 @@ VARIANTS = (
         for d in ("f32", "f16", "bf16")
     ),
     *(
-        Variant("kv_append_rotated", d, "kv_append_rotated.cu.in", "256", 256)
+        Variant(op, d, f"{op}.cu.in", "256", 256)
+        for op in ("kv_append_rotated", "dequantize")
         for d in ("f16", "bf16")
     ),
     *(Variant("embedding", d, "embedding.cu.in", "256", 256) for d in ("u8", "i8")),

@@ -33,7 +33,17 @@ from tracea_graph.kernels.gpu.tile_choice import FEW_CODED_COLUMNS, one_row_widt
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["FEW", "ONE", "launch", "name", "parameters", "refusal", "shared", "with_norm"]
+__all__ = [
+    "FEW",
+    "ONE",
+    "codes_of",
+    "launch",
+    "name",
+    "parameters",
+    "refusal",
+    "shared",
+    "with_norm",
+]
 
 FEW, ONE = "gemm_nbits_few.cu.in", "gemm_nbits_one.cu.in"
 _COLUMNS, _LANES, _FLOAT, _GROUP = 16, 4, 4, 32
@@ -206,7 +216,7 @@ def _sums(call: Call, variant: Variant) -> WarpSums:
     return _proved(WarpSums(variant.threads // WARP, max(variant.params["rows"], 8)), run)
 
 
-def _codes(call: Call, steps: int) -> dict[str, Any]:
+def codes_of(call: Call, steps: int) -> dict[str, Any]:
     """Return the parameters of ``templates/codes.h``, for a part of a window."""
     bits, group = int(call.attributes["bits"]), int(call.attributes["group"])
     size = steps // _LANES * bits // 8
@@ -221,7 +231,7 @@ def _codes(call: Call, steps: int) -> dict[str, Any]:
 
 def _blocks(call: Call, variant: Variant) -> int:
     """Return the number of blocks that an SM runs at a time."""
-    codes = _codes(call, WINDOW)
+    codes = codes_of(call, WINDOW)
     held = 2 * (codes["words"] + codes["sums"] * (1 + bool(codes["zeros"])))
     crowded = TYPES[call.dtype] is DType.F32 or held > _MOST_HELD
     return max(1, _CROWD // (1 + crowded) * WARP // variant.threads)
@@ -229,7 +239,7 @@ def _blocks(call: Call, variant: Variant) -> int:
 
 def _ring(call: Call, variant: Variant) -> dict[str, int]:
     """Return the ring of chunks of a warp: windows of a chunk, pitches, and bytes of a stage."""
-    codes = _codes(call, WINDOW)
+    codes = codes_of(call, WINDOW)
     chunk = _CHUNK // (codes["bits"] * WINDOW // 8)
     pitch_codes, pitch_scales = _CHUNK + 8 * codes["bits"], (chunk + 1) * codes["sums"]
     numbers = 1 + bool(codes["zeros"])
@@ -270,7 +280,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
             "stage_bytes": _stage_of_one(call),
         }  # fmt: skip
     if variant.template == FEW:
-        sums, codes = _sums(call, variant), _codes(call, WINDOW)
+        sums, codes = _sums(call, variant), codes_of(call, WINDOW)
         ring = _ring(call, variant)
         _proved_reads(codes["bits"], codes["sums"], ring["pitch_codes"], ring["pitch_scales"])
         return {
@@ -290,7 +300,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     tile = tensor_core_matmul.shared_layout(_product(call), variant)
     _proved_stores(tile)
     return {
-        **made, **_codes(call, tile.k), "granules": tile.k // GRANULE,
+        **made, **codes_of(call, tile.k), "granules": tile.k // GRANULE,
         "parts": tile.n * _LANES // variant.threads,
     }  # fmt: skip
 

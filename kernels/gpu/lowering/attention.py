@@ -18,7 +18,7 @@ from tracea_graph.kernels.gpu.families import attention, attention_rows
 from tracea_graph.kernels.gpu.families.cached_attention import HEADS, TOGETHER
 from tracea_graph.kernels.gpu.lowering.attention_tiles import without_tiles
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
-from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
+from tracea_graph.kernels.gpu.lowering.product_calls import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
 from tracea_graph.kernels.gpu.tile_choice import WHOLE_KEYS

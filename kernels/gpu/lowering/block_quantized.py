@@ -13,11 +13,14 @@ from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.gpu.block_quantized_storage import WINDOW, groups_of, window_axes
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
+from tracea_graph.kernels.gpu.lowering.product_calls import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import (
+    HALVES,
     ZERO,
     GpuProgramWriter,
     NormedRows,
     none_of_one,
+    of_many_rows,
 )
 from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
 from tracea_graph.kernels.program import View
@@ -41,6 +44,8 @@ __all__ = [
     "lower_side_by_side",
 ]
 
+_ALIGNED, _MOST_NUMBERS = 8, 1 << 26
+"""Numbers to whose multiples rows of a dequantized matrix extend, and most numbers of one."""
 _MAGNITUDE = Chain((FULL,), (Step("abs", (0,)),), (1,))
 _SCALED_MAGNITUDE = Chain((FULL, FULL), (Step("mul", (0, 1)), Step("abs", (2,))), (3,))
 _ROUNDED = Chain(
@@ -102,7 +107,7 @@ def block_quantized_call(
     """Write a matmul whose epilogue reads ``seen`` and writes ``made``."""
     assert isinstance(p.layout, BlockQuantized)
     codes, scales = p.stored(operands)
-    bias = p.split(operands)[2]
+    bias, plain = p.split(operands)[2], chain
     if chain is not None or any(v.dtype is not w.narrow for v in made):
         found = w.typed(
             chain or Chain((FULL,), (), (0,)), [Value(made[0].view, DType.F32), *seen], made
@@ -110,6 +115,13 @@ def block_quantized_call(
         chain = replace(found, operands=(FULL, *found.operands[1:]))
     x, held = _rows(w, p.layout, operands[0])
     matrix = _matrix(w, p.layout, [(codes, scales)])
+    if (many := _of_many(w, x, matrix)) != 0:
+        weight = _dequantized(w, p.layout, matrix, x, many)
+        own, *more = (_of_rows(v, many) for v in (x, *seen, *made))
+        product_call(w, own, weight, "nk", plain, more[: len(seen)], more[len(seen) :], bias)
+        few = combine("sub", x.shape[0], many)
+        x = _of_rows(x, few)
+        seen, made = ([_of_rows(v, few) for v in some] for some in (seen, made))
     _call(w, p.layout, x, held, matrix, bias, chain, seen, made)
 
 
@@ -134,7 +146,13 @@ def lower_side_by_side(
     assert isinstance(layout, BlockQuantized)
     whole = w.number((*x.shape[:-1], sum(p.n for p in params)))
     rows, held = _rows(w, layout, x)
-    _call(w, layout, rows, held, _matrix(w, layout, stored), None, None, (), [w.matrix(whole)])
+    matrix, y = _matrix(w, layout, stored), w.matrix(whole)
+    if (many := _of_many(w, rows, matrix)) != 0:
+        weight = _dequantized(w, layout, matrix, rows, many)
+        product_call(w, _of_rows(rows, many), weight, "nk", None, (), [_of_rows(y, many)])
+        few = combine("sub", rows.shape[0], many)
+        rows, y = _of_rows(rows, few), _of_rows(y, few)
+    _call(w, layout, rows, held, matrix, None, None, (), [y])
     starts = accumulate((p.n for p in params), initial=0)
     last = len(whole.shape) - 1
     return [whole.part(last, start, p.n) for start, p in zip(starts, params, strict=False)]
@@ -170,14 +188,55 @@ def lower_gated(
         typed = replace(typed, operands=(FULL, *typed.operands[1:]))
         _call(w, layout, own[0], held, matrix, None, typed, own[2:], [own[1]], at)
 
+    def with_gate(gate: Value) -> list[Value]:
+        return [*seen[: operand - 1], gate, *seen[operand - 1 :]]
+
+    call(one, both, together, with_gate(Value(made.view, DType.F32)), made, operand)
+    if rows == 1:
+        return
+    assert isinstance(columns, int)
+    if (many := _of_many(w, x, both)) != 0:
+        weight, gate = _dequantized(w, layout, both, x, many), w.number((many, columns))
+        own, y, *inputs = (_of_rows(v, many) for v in (x, made, *with_gate(made)))
+        inputs[operand - 1] = gate
+        product_call(w, own, weight.part(0, 0, columns), "nk", first, (), [gate])
+        product_call(w, own, weight.part(0, columns, columns), "nk", second, inputs, [y])
+        several = combine("sub", several, many)
     gate = w.number(made.shape)
-    before = [*seen[: operand - 1], Value(made.view, DType.F32), *seen[operand - 1 :]]
-    after = [*seen[: operand - 1], gate, *seen[operand - 1 :]]
-    call(one, both, together, before, made, operand)
-    if rows != 1:
-        assert isinstance(columns, int)
-        call(several, both.columns(0, columns), first, [], gate)
-        call(several, both.columns(columns, columns), second, after, made)
+    call(several, both.columns(0, columns), first, [], gate)
+    call(several, both.columns(columns, columns), second, with_gate(gate), made)
+
+
+def _of_many(w: GpuProgramWriter, x: Value, matrix: _Matrix) -> Extent:
+    """Return the number of rows if it varies and is large, else 0: those whose matrix is worth
+    being dequantized as a whole.
+
+    With a known number of rows this would happen once, and the matrix would stay in memory.
+    """
+    rows, depth = x.shape
+    columns = matrix.codes.shape[0]
+    if isinstance(rows, int) or w.narrow not in HALVES:
+        return 0
+    if not isinstance(columns, int) or not isinstance(depth, int) or depth % _ALIGNED:
+        return 0
+    return of_many_rows(rows) if columns * depth <= _MOST_NUMBERS else 0
+
+
+def _dequantized(
+    w: GpuProgramWriter, layout: BlockQuantized, matrix: _Matrix, x: Value, many: Extent
+) -> Value:
+    """Write the numbers of a matrix, ``[N, K]``, in scratch that is empty unless there are many
+    rows."""
+    group = groups_of(layout.block)
+    columns = combine("mul", matrix.codes.shape[0], combine("min", 1, many))
+    y = w.temp(w.narrow, (columns, x.shape[1]))
+    zeros = None if layout.zeros == "middle" else _plane(matrix.scales, 1)
+    w.call(
+        "dequantize", w.narrow.short, w=matrix.codes.view, scales=_plane(matrix.scales, 0),
+        zeros=zeros, y=y.view, zero_kind=layout.zeros, bits=layout.bits, group=group,
+        block=layout.block, divided=group != layout.block,
+    )  # fmt: skip
+    return y
 
 
 def _of_rows(value: Value, count: Extent) -> Value:

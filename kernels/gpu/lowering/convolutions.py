@@ -13,8 +13,8 @@ from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, WINDOWS, varia
 from tracea_graph.kernels.gpu.lowering.depthwise_projection import project_where_computed
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool
-from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
 from tracea_graph.kernels.gpu.lowering.pixel_matmuls import multiply_pixels, repeated
+from tracea_graph.kernels.gpu.lowering.product_calls import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import (
     HALVES,
     ZERO,

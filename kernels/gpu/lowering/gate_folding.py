@@ -16,7 +16,7 @@ from tracea_graph.ir import DType, Extent, combine
 from tracea_graph.kernels.gpu.calls import ACTIVATIONS, CALLS, GATE_PARTS
 from tracea_graph.kernels.gpu.families.gated_matmul import part_of
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
-from tracea_graph.kernels.gpu.lowering.matmul_ops import with_split_k
+from tracea_graph.kernels.gpu.lowering.product_calls import with_split_k
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.row_choice import gated_choices
 from tracea_graph.kernels.program import Call, View

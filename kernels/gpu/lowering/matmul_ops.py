@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import Any
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
-from tracea_graph.kernels.gpu.calls import CALLS
-from tracea_graph.kernels.gpu.kernel_selection import FEW_ROWS, ONE_ROW, variants_of
 from tracea_graph.kernels.gpu.lowering.block_quantized import block_quantized_call
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.float8 import float8_call, quantized_float8_call
@@ -21,18 +17,17 @@ from tracea_graph.kernels.gpu.lowering.norm_folding import (
     fold_norm,
     normalised_later,
 )
+from tracea_graph.kernels.gpu.lowering.product_calls import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import (
     HALVES,
     GpuProgramWriter,
-    with_row_operands,
 )
 from tracea_graph.kernels.gpu.lowering.row_ops import norm_call
-from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
 from tracea_graph.kernels.gpu.lowering.two_of_four import epilogue_chain, two_of_four_call
 from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY, LEAST_SIDE
 from tracea_graph.kernels.gpu.two_of_four_storage import TWO_OF_FOUR
 from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS
-from tracea_graph.kernels.program import Call, View
+from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
@@ -42,50 +37,12 @@ from tracea_graph.ops.int8_matmul import FLOATS8
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weight_layouts import ALIGNED, KN, NK
 
-__all__ = ["lower_gemm", "lower_matmul", "product_call", "with_split_k"]
+__all__ = ["lower_gemm", "lower_matmul"]
 
 
 def product_type(w: GpuProgramWriter, dtype: DType) -> DType:
     """Return the type in which a matmul's result is stored between calls."""
     return w.narrow if dtype is DType.F32 else dtype
-
-
-def product_call(
-    w: GpuProgramWriter, x: Value, weight: Value, layout: str, chain: Chain | None,
-    epilogue_inputs: Sequence[Value], results: Sequence[Value], bias: Value | None = None,
-    more: Mapping[str, Any] = MappingProxyType({}),
-) -> None:  # fmt: skip
-    """Write a matmul of two values of one type.
-
-    ``epilogue_inputs`` and ``results`` have the shape of the matmul; ``more`` are further
-    arguments of the call.
-    """
-    dtype = w.narrow
-    x, weight = w.typed_as(x, dtype), w.typed_as(weight, dtype)
-    if chain is not None or any(v.dtype is not dtype for v in results):
-        chain = chain or Chain(("full",), (), (0,))
-        made = w.typed(chain, [Value(results[0].view, DType.F32), *epilogue_inputs], results)
-        chain = with_row_operands(made, [v.view for v in epilogue_inputs])
-    call = CALLS.make(
-        "gemm", w.multiplied, x=x.view, w=weight.view,
-        bias=w.typed_as(bias, DType.F32).view if bias else None,
-        inputs=[v.view for v in epilogue_inputs], y=[v.view for v in results], layout=layout,
-        chain=chain, **more,
-    )  # fmt: skip
-    w.calls.append(with_split_k(w, call))
-
-
-def with_split_k(w: GpuProgramWriter, call: Call) -> Call:
-    """Return a matmul with the buffers of split-K, if kernels use them."""
-    return add_split_k(w, call) if _splits(call) else call
-
-
-def _splits(call: Call) -> bool:
-    """Whether kernels with split-K compute a matmul where it has more than one row."""
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    chosen = [v.template for v, _ in variants_of(call)]
-    more = [template for template in chosen if template != ONE_ROW]
-    return more[0] != FEW_ROWS and (len(more) == len(chosen) or named["y"][0].dims[-2] != 1)
 
 
 def lower_gemm(

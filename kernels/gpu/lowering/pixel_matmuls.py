@@ -20,7 +20,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
-from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
+from tracea_graph.kernels.gpu.lowering.product_calls import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import (
     SCALED,
     ZERO,

@@ -15,7 +15,7 @@ from tracea_graph.ops.norm import Norm
 from tracea_graph.ttg.arena_allocation import Lifetime, placement_order
 
 __all__ = ["SCALED", "ZERO", "GpuProgramWriter", "NormedRows", "ScaledImage", "none_of_one",
-           "with_row_operands"]  # fmt: skip
+           "of_many_rows", "with_row_operands"]  # fmt: skip
 
 SCALED = Chain((FULL, FULL), (Step("mul", (0, 1)),), (2,))
 ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
@@ -149,11 +149,20 @@ class GpuProgramWriter(ProgramWriter):
         self.scaled.clear()
 
     def _repeats(self, number: int, operand: Operand) -> bool:
-        """Whether a call computes the norm that an operand holds itself if there is one row."""
+        """Whether a call computes the norm that an operand holds itself if there is one row.
+
+        Or it has no rows then.
+        """
         call = self.calls[number]
+        named = CALLS.of(call).named(call)
+        if call.op == "gemm" and operand.name == "x":
+            x = named["x"]
+            assert isinstance(x, View)
+            norm = self.normed[x.buffer].y.dims[0]
+            return x.dims[0] in (of_many_rows(norm), of_many_rows(none_of_one(norm)))
         if call.op != "gemm_nbits" or operand.name != "x":
             return False
-        return CALLS.of(call).named(call)["gamma"] is not None
+        return named["gamma"] is not None
 
     def call(self, op: str, dtype: str = "f32", **named: object) -> None:
         """Append a call, with operands and attributes by name."""
@@ -195,6 +204,16 @@ def with_row_operands(chain: Chain, inputs: Sequence[View]) -> Chain:
 
 def _row_kind(kind: str, view: View) -> str:
     return ROW if kind == FULL and view.strides[-2:] == (0, 1) else kind
+
+
+LEAST_MANY_ROWS = 256
+"""Fewest rows for which a block-quantized matrix is dequantized as a whole."""
+
+
+def of_many_rows(rows: Extent) -> Extent:
+    """Return a number of rows, but 0 for few: of a call that is launched for many rows alone."""
+    above = combine("max", 0, combine("sub", rows, LEAST_MANY_ROWS - 1))
+    return combine("mul", rows, combine("min", 1, above))
 
 
 def none_of_one(rows: Extent) -> Extent:

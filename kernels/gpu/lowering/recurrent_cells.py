@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
-from tracea_graph.kernels.gpu.lowering.matmul_ops import product_call
+from tracea_graph.kernels.gpu.lowering.product_calls import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.ops.index_map import ViewMove

@@ -79,6 +79,32 @@ def codes(
     return make
 
 
+def dequantized(
+    dtype: DType, n: int, k: int, bits: int, block: int, zeros: str = "middle"
+) -> Maker:
+    """The numbers of a matrix, as a matmul of many rows reads them."""
+
+    def make(memory: Memory, rng: np.random.Generator) -> Made:
+        layout, group = BlockQuantized(bits, block, zeros), groups_of(block)
+        stored = rng.integers(0, 2**bits, (n, layout.blocks(k) * block)).astype(np.uint8)
+        scales = rng.uniform(0.5, 2.0, (1, n, layout.blocks(k))).astype(np.float32)
+        own = rng.integers(0, 2**bits, scales.shape) + (0.25 if zeros == "float" else 0.0)
+        both = np.concatenate([scales, own.astype(np.float32)])
+        more_blocks = -layout.blocks(k) % (WINDOW // group) if group == block else 0
+        filled = [np.pad(a, ((0, 0), (0, more_blocks))) for a in both]
+        packed, y = layout.packed(stored), memory.empty((n, k), NUMPY[dtype])
+        call = CALLS.make(
+            "dequantize", dtype.short, w=memory.put(windows(layout, packed)),
+            scales=memory.put(filled[0]), y=y, zero_kind=zeros, bits=bits, group=group,
+            zeros=None if zeros == "middle" else memory.put(filled[1]), block=block,
+            divided=group != block,
+        )  # fmt: skip
+        right = layout.matrix([packed, both[: 1 + (zeros != "middle")].astype(np.float64)], k, n)
+        return call, lambda: [Expected(y, right.T, TOLERANCE[dtype])]
+
+    return make
+
+
 _KINDS = (
     (4, 32, "middle"), (8, 16, "integer"), (4, 128, "integer"), (8, 64, "middle"),
     (2, 32, "integer"),
@@ -93,6 +119,11 @@ def _cases() -> Iterator[Case]:
             for m, tile in ((7, _FEW[0]), (13, _FEW[1]), (67, many)):
                 name = f"nbits {dtype} {bits} {block} {zeros} {m}"
                 yield Case(name, codes(dtype, m, 90, 320, bits, block, zeros), (tile,), needs)
+    for bits, block, zeros in (*_KINDS, (4, 32, "float")):
+        made = dequantized(DType.F16, 37, 328, bits, block, zeros)
+        yield Case(f"dequantized {bits} {block} {zeros}", made, ("256",))
+    made = dequantized(DType.BF16, 9, 192, 4, 48)
+    yield Case("dequantized bf16", made, ("256",), ("bf16",))
     yield Case("nbits float", codes("f16", 5, 40, 128, 4, 32, "float"), (_MANY["f16"],))
     yield Case("nbits residual", codes("f16", 9, 130, 192, 4, 48, residual=True),
                (_FEW[0], _MANY["f16"]))  # fmt: skip

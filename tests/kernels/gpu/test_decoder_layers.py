@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from tests.kernels.gpu.test_cached_attention import (
 from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.families import block_quantized_matmul
 from tracea_graph.kernels.gpu.kernel_selection import launches_for
+from tracea_graph.kernels.gpu.lowering import block_quantized
 from tracea_graph.kernels.program import Program
 from tracea_graph.ops.block_quantized import BlockQuantized
 from tracea_graph.ops.chain import Chain, Step
@@ -124,6 +127,31 @@ def test_gates_by_blocks_of_16_warps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_quantized_matmul, "one_row_width", lambda columns, depth: 1)
     params, given = gated(1)
     compare(params, given)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("of", [after_norm, gated])
+def test_matrices_are_dequantized_for_many_rows(
+    of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_quantized, "_of_many", lambda w, x, matrix: x.shape[0])
+    params, given = gated(5) if of is gated else (after_norm(), rows_of(5))
+    assert "dequantize" in {call.op for call in program_of(params, specs(given), DType.F32).calls}
+    compare(params, given)
+
+
+def test_the_number_of_rows_decides_whether_matrices_are_dequantized() -> None:
+    params, arrays_of_one = gated(1)
+    given = specs(arrays_of_one)
+    given[0] = TensorSpec(DType.F32, (1, "rows", WIDTH))
+    given[8] = TensorSpec(DType.F32, (1, "rows", 40))
+    program = program_of(params, given, DType.F32, {"rows": 1})
+    few, many = launched(program, {"rows": 255}), launched(program, {"rows": 256})
+    assert few.count("gemm_nbits") == 3 and "dequantize" not in few and "gemm" not in few
+    assert "gemm_nbits" not in many and many.count("dequantize") == 2, "gate and up at once"
+    assert sum(op in ("gemm", "gated_gemm") for op in many) == 3
+    assert "norm" not in launched(program_of(after_norm(), given[:1] + specs(rows_of(1))[1:],
+                                             DType.F32, {"rows": 1}), {"rows": 1})  # fmt: skip
 
 
 def test_a_gate_is_one_launch_for_one_row() -> None:
