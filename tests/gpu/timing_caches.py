@@ -61,7 +61,7 @@ def _copy(batch: int, keys: int) -> Row:
         pool = torch.randn(pages, columns, device="cuda").half()
         return (lambda pool, table: pool[table]), [pool, torch.randperm(pages, device="cuda")]
 
-    made = gather(DType.F16, DType.I32, 1, pages, (pages,), columns)
+    made = gather(DType.F16, DType.I32, 1, pages, (pages,), columns, gap=0)
     return Row(f"paged, copy of keys b{batch} {keys}", made, ("256",), work)
 
 

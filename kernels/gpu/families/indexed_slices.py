@@ -30,6 +30,8 @@ COMBINED = MappingProxyType(
     }
 )
 """Expressions of floating-point numbers and of integers."""
+_BYTES = 16
+"""Bytes of one access."""
 
 
 def _named(call: Call) -> dict[str, Any]:
@@ -49,6 +51,11 @@ def name(call: Call) -> str:
     return f"{words}_{_depth(call)}_{call.attributes['index_type']}"
 
 
+def _vector(call: Call) -> int:
+    """Return the number of elements of a slice that a thread of GatherND copies."""
+    return _BYTES // int(DType.from_short(call.dtype).size)
+
+
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     own, floating = chain_parameters.ELEMENTS[DType.from_short(call.dtype)], call.dtype in TYPES
     if call.op == "scatter_nd":
@@ -60,7 +67,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     missing = '__builtin_nanf("")' if floating else ""
     return {
         "element": own, "index_element": call.attributes["index_type"], "depth": _depth(call),
-        "missing": missing,
+        "missing": missing, "vector": _vector(call),
     }  # fmt: skip
 
 
@@ -83,8 +90,11 @@ def _gathered(call: Call) -> tuple[list[Argument], Any]:
         made += [i32(step), i32(size)]
     index = DType.from_short(str(call.attributes["index_type"]))
     made += [i32(x.strides[-1]), pointer(ids, index), *map(i32, ids.strides)]
-    count = product(y.dims)
-    made += [pointer(y, own), *map(i32, y.strides), *map(divisor, y.dims[1:]), i32(count)]
+    items, rows, cols = y.dims
+    runs = combine("ceildiv", cols, _vector(call))
+    count = product((items, rows, runs))
+    made += [pointer(y, own), *map(i32, y.strides), *map(divisor, (rows, runs))]
+    made += [i32(cols), i32(count)]
     return made, count
 
 

@@ -29,16 +29,16 @@ def _inside(tuples: Array, sizes: Sequence[int]) -> Array:
 
 def gather(
     dtype: DType, index: DType, items: int, rows: int, sizes: Sequence[int], cols: int,
-    beyond: int = 0,
+    beyond: int = 0, gap: int = 1,
 ) -> Maker:  # fmt: skip
-    """Slices of items whose elements are stored with a gap; missing ones are NaN, or 0."""
+    """Slices of items whose elements are stored with a ``gap``; missing ones are NaN, or 0."""
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = some(rng, (items, *sizes, cols), dtype)
         ids = _tuples(rng, items * rows, sizes, beyond).astype(NUMPY[index])
-        y = memory.empty((items, rows, cols), NUMPY[dtype], 1)
+        y = memory.empty((items, rows, cols), NUMPY[dtype], gap)
         call = CALLS.make(
-            "gather_nd", dtype.short, x=memory.put(x, 1, 3), y=y, index_type=index.short,
+            "gather_nd", dtype.short, x=memory.put(x, gap, 3 * gap), y=y, index_type=index.short,
             ids=memory.put(ids.reshape(items, rows, len(sizes))),
         )  # fmt: skip
 
@@ -120,6 +120,7 @@ def _cases() -> Iterator[Case]:
             made = scatter(dtype, reduction, 30, 11, 13)
             yield Case(f"updates {reduction} {dtype.short}", made, tiles)
     yield Case("slices of numbers", gather(f32, i64, 2, 300, (5, 3, 4), 1, beyond=1), tiles)
+    yield Case("slices of runs", gather(DType.F16, i32, 2, 9, (7,), 20, 1, gap=0), tiles)
     yield Case("slices nothing", gather(f32, i64, 2, 0, (5,), 4), tiles)
     yield Case("slices of nothing", gather(f32, i64, 1, 3, (0,), 4, beyond=1), tiles)
     yield Case("order", order(i64, 300, (4, 5)), tiles)
