@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int32, c_int64, c_void_p
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,21 @@ class AttentionTile(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Optimization:
+    """How kernels are compiled that are run: as in libraries of results, unless ``quick``.
+
+    Quick kernels are those of libraries of candidates, so the objects are shared with tests that
+    optimize models.
+    """
+
+    quick = False
+
+    @classmethod
+    def of(cls, source: CompilationUnit) -> CompilationUnit:
+        flags = ("-O1" if f in ("-O2", "-O3") else f for f in source.flags)
+        return replace(source, flags=tuple(flags)) if cls.quick else source
+
+
 @cache
 def compile_unit(source: CompilationUnit) -> Path:
     """The shared object of one unit, from the object that libraries link and the cache holds.
@@ -206,7 +222,7 @@ def compile_chains(sources: Sequence[CompilationUnit]) -> None:
 
     Starting the compiler and the linker takes several times as long as compiling a chain.
     """
-    unique = {_shared_object(source): source for source in sources}
+    unique = {_shared_object(source): source for source in map(Optimization.of, sources)}
     missing = [(path, source) for path, source in unique.items() if not path.exists()]
     for flags in dict.fromkeys(source.flags for _, source in missing):
         alike = [one for one in missing if one[1].flags == flags]
@@ -249,7 +265,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 def kernel(source: CompilationUnit, symbol: str) -> Callable[..., None]:
     """The exported function ``symbol`` of a unit, called with its tile, if it takes one."""
-    found = _open(compile_unit(source))[f"test_{symbol}"]
+    found = _open(compile_unit(Optimization.of(source)))[f"test_{symbol}"]
     found.restype = None
 
     def call(*tile: ctypes.Structure) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from tests.kernels.gpu.all_cases import CASES
 from tests.kernels.gpu.cases import Case, check
-from tests.kernels.gpu.machine import HERE, Memory, run_after
+from tests.kernels.gpu.machine import HERE, Memory, compiled, run_after
 from tests.kernels.gpu.test_emitter import NAMED
+from tests.kernels.gpu.test_kernels import source
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.launch import i32
@@ -29,6 +30,12 @@ def one_of_each() -> list[tuple[Case, str]]:
 
 
 EACH = [pytest.param(c, t, id=f"{c.name} {t}") for c, t in one_of_each()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def together() -> None:
+    """Compile all kernels at once."""
+    compiled([source(*pair.values) for pair in EACH])
 
 
 def run(case: Case, tile: str, orders: int, late: bool = True) -> None:
