@@ -64,7 +64,9 @@ def test_tensors_pass_pinned_memory_in_parts(
     assert told["live"] == 0
 
 
-@pytest.mark.parametrize(("threads", "pool"), [(1, 1), (1, 4), (3, 2)])
+@pytest.mark.parametrize(
+    ("threads", "pool"), [(1, 1), pytest.param(1, 4, marks=pytest.mark.slow), (3, 2)]
+)
 def test_pinned_memory_holds_all_of_sizes_that_repeat(
     made: Report, tmp_path: Path, threads: int, pool: int
 ) -> None:

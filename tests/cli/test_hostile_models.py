@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.cli.support import UNTIMED, content, refused
+from tests.cli.support import UNTIMED, cache_with_runtime, content, refused
 from tests.tiny import ROOT, product
 from tracea_graph import Options, optimize
 from tracea_graph.api import stage_results
@@ -230,7 +230,7 @@ def test_arrays_are_never_unpickled(home: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.compiler
 def test_the_result_is_read_only_by_choice(home: Path) -> None:
     """What is cached is the owner's alone."""
-    optimize("good.onnx", Options(keep="all", verify=False, target="cpu:scalar",
-                                  cache=home / "cache"))  # fmt: skip
+    cache = cache_with_runtime(home / "cache")
+    optimize("good.onnx", Options(keep="all", verify=False, target="cpu:scalar", cache=cache))
     for path in (home / "cache").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0

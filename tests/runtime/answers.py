@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ _AT_ONCE = 100
 class Answers:
     """``answers(level, threads)``: name of a case to its outputs; asked for once each.
 
-    The library holds what ``calls`` need, ``chains``, and those of the cases.
+    A level's library holds what ``calls`` need, ``chains``, and those of the cases; it is built
+    when a test asks for the level.
     """
 
     def __init__(
@@ -46,20 +46,28 @@ class Answers:
         self._chains = tuple({c.key: c for c in (*chains, *made) if c is not None}.values())
         self._folders = folders
         self._known: dict[tuple[str, int], dict[str, Any]] = {}
+        self._libraries: dict[str, Library] = {}
 
-    @cached_property
+    @property
     def library(self) -> Library:
-        """All that the calls need, for all levels."""
+        """All that the calls need, for the highest level."""
+        return self._library(self.levels[-1])
+
+    def _library(self, level: str) -> Library:
+        if level not in self._libraries:
+            self._libraries[level] = self._built(level)
+        return self._libraries[level]
+
+    def _built(self, level: str) -> Library:
         types = sorted({case.type for case in self.cases.values()}, key=lambda t: t.name)
         kernels = sorted({kernel for call in self._calls for kernel in CALLS[call].needs})
         out = self._folders.mktemp("library") / "answers.so"
-        return build_library(
-            LibraryContents(types, kernels, self._chains), self.levels, out, quick=True
-        )
+        contents = LibraryContents(types, kernels, self._chains)
+        return build_library(contents, (level,), out, quick=True)
 
     def __call__(self, level: str, threads: int = 2) -> dict[str, Any]:
         if (level, threads) not in self._known:
-            library, found = self.library, self._known.setdefault((level, threads), {})
+            library, found = self._library(level), self._known.setdefault((level, threads), {})
             cases = list(self.cases.values())
             for i in range(0, len(cases), _AT_ONCE):
                 some, folder = cases[i : i + _AT_ONCE], self._folders.mktemp(level)

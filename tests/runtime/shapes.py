@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,17 @@ from tests.runtime.answers import Answers
 from tests.runtime.support import Case
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 
-__all__ = ["by_precision", "named_errors"]
+__all__ = ["by_precision", "named_errors", "often"]
+
+
+def often(precision: str) -> list[Any]:
+    """This machine's levels for tests of few shapes: AVX2's and the highest, others in slow ones.
+
+    Those compute numbers of few bits as AVX2 does, in vectors of other lengths.
+    """
+    found = host_levels(precision)
+    kept = ("avx2", found[-1])
+    return [pytest.param(n, marks=[pytest.mark.slow] * (n not in kept)) for n in found]
 
 
 def by_precision(

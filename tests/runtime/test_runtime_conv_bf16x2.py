@@ -15,6 +15,7 @@ from tests.runtime.answers import (
 )
 from tests.runtime.conv_bf16x2_cases import conv_bf16x2_cases
 from tests.runtime.conv_int16_cases import run_of_case
+from tests.runtime.shapes import often
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 LEVELS = host_levels("bf16")
@@ -34,7 +35,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     return Answers(CASES.values(), CALLS, (), LEVELS, tmp_path_factory)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", often("bf16"))
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str, level: str, answers: Answers) -> None:
     """A number that is not one reaches the windows it is in, and no others."""

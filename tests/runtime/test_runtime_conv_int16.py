@@ -10,6 +10,7 @@ import pytest
 from tests.convolutions import SILU_ADD, conv, either, window
 from tests.runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from tests.runtime.conv_int16_cases import conv_int16_cases, run_of_case
+from tests.runtime.shapes import often
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 LEVELS = host_levels("int16")
@@ -28,7 +29,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     return Answers(CASES.values(), CALLS, (), LEVELS, tmp_path_factory)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", often("int16"))
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str, level: str, answers: Answers) -> None:
     answer, case = answers(level)[name], CASES[name]

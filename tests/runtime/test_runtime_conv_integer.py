@@ -10,6 +10,7 @@ import pytest
 from tests.interpreter import check_lifetimes, run
 from tests.runtime.answers import Answers, assert_never_crashes, assert_threads_agree
 from tests.runtime.conv_integer_cases import conv_integer_cases
+from tests.runtime.shapes import often
 from tracea_graph.kernels.cpu.isa_levels import host_levels
 
 LEVELS = host_levels("int8")
@@ -22,7 +23,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     return Answers(CASES.values(), CALLS, (), LEVELS, tmp_path_factory)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", often("int8"))
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str, level: str, answers: Answers) -> None:
     answer, case = answers(level)[name], CASES[name]

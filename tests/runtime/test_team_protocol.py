@@ -295,7 +295,10 @@ def test_the_numbers_of_calls_are_needed() -> None:
         Protocol((2, 2), 1, numbered=False).explore()
 
 
-@pytest.mark.parametrize(("calls", "followers"), [((2, 3, 1), 1), ((1, 2, 2), 1), ((1, 2), 2)])
+@pytest.mark.parametrize(
+    ("calls", "followers"),
+    [((2, 3, 1), 1), ((1, 2, 2), 1), pytest.param((1, 2), 2, marks=pytest.mark.slow)],
+)
 def test_nobody_sleeps_forever(calls: tuple[int, ...], followers: int) -> None:
     assert Protocol(calls, followers, patient=True).explore() > 100
 
