@@ -103,6 +103,7 @@ KERNEL(tracea_f16_norm_layer_gamma_beta_4x32__sm_90a, 128, 5)(
       });
       return over_team(all, op, scratch);
     };
+    
     auto store = [&](auto&& result) {
       each([&](vf (&z)[RUN], i32 col, i32 n, bool kept) {
         vf made[RUN];
