@@ -228,7 +228,8 @@ def _normed_two_of_four(
     m: int, n: int, k: int, chain: Chain | None, normed: bool
 ) -> Iterator[Row]:
     """A 2:4 sparse product that normalises rows of x, or sums rows that it adds a norm to."""
-    what = "of a norm" if normed else "+ norm, summed"
+    plain = "+ residual, summed" if chain is RESIDUAL else "+ norm, summed"
+    what = "of a norm" if normed else plain
     for (_, wide, _), tile in zip(TWO_OF_FOUR_TILES, _KEPT, strict=True):
         made = sparse_cases.two_of_four(
             "f16", m, n, k, chain, pad=0, norm="layer" if normed else "none",
@@ -295,6 +296,7 @@ ROWS: tuple[Row, ...] = (
     *_normed_two_of_four(4096, 3072, 768, GELU, True),
     *_normed_two_of_four(4096, 768, 768, sparse_cases.NORMED, False),
     *_normed_two_of_four(4096, 768, 3072, sparse_cases.NORMED, False),
+    *_normed_two_of_four(4096, 768, 3072, RESIDUAL, False),
     _finite(4096, 4096),
     *(_blocks(4096, 3072, 768, share) for share in (1.0, 0.5, 0.25, 0.1)),
     *(_blocks(4096, 768, 3072, share) for share in (0.5, 0.25, 0.1)),

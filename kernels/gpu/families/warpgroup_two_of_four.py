@@ -55,6 +55,8 @@ _BAND = 8
 _PRODUCER, _CONSUMER = 24, 240
 """Registers of a thread that copies, and of one that multiplies."""
 _BARRIER, _WORD = 8, 4
+_MOST_SUMS = 192 * 128
+"""Sums of a tile that leave registers for a norm of x beside one of the residual."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,9 @@ def _proved(tile: Tile, run: int) -> Tile:
         runs = [tuple(tile.lines.offset(row + lane // 8, lane % 8 * RUN) for lane in range(WARP))
                 for row in range(0, _STRIP, 4)]  # fmt: skip
         prove_free([Access("runs", RUN, at) for at in runs])
+        rows = MatrixLoad(((0, 0), (8, 0), (0, 8), (8, 8)))
+        prove_free([matrix_load("rows", rows, tile.lines, row, col)
+                    for row in range(0, _STRIP, 16) for col in range(0, _ROWS, 16)])  # fmt: skip
     else:
         prove_free(tile.strip.accesses(run))
     prove(tile.ring)
@@ -225,6 +230,9 @@ def _refusal_of_sums(call: Call, variant: Variant) -> str:
         return "the kernel normalises rows only by sums of their parts"
     if taken is not None and not (isinstance(taken.dims[1], int) and taken.dims[1] <= MOST_PARTS):
         return f"the kernel adds up at most {MOST_PARTS} partial sums of a row"
+    crowded = variant.params["n"] * variant.params["m"] > _MOST_SUMS
+    if crowded and taken is not None and made is not None and _heights(product):
+        return "accumulators leave no registers for two norms"
     if made is not None and not _in_halves(product):
         return "only rows of one result of 16 bits are summed"
     width = named["y"][0].dims[-1]

@@ -19,7 +19,7 @@ from tracea_graph.kernels.gpu.tile_choice import LEAST_SIDE, WARPGROUP_TILES, WI
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.gemm import GemmParams
 
-__all__ = ["sums_of_rows"]
+__all__ = ["likely_width", "sums_of_rows"]
 
 _SUMMING = (WARPGROUPS, TWO_OF_FOUR)
 """Kernels that write sums of rows."""
@@ -54,7 +54,7 @@ def _asked(w: GpuProgramWriter, held: NormedRows) -> View | None:
     if made[0] != held.rows.view:
         return None
     columns, rows = held.rows.shape[-1], held.rows.shape[0]
-    likely = _likely_width(w, call)
+    likely = likely_width(w, call)
     if not likely or not isinstance(columns, int):
         return None
     for width in dict.fromkeys((likely, *(n for _, n, *_ in WARPGROUP_TILES))):
@@ -69,7 +69,7 @@ def _asked(w: GpuProgramWriter, held: NormedRows) -> View | None:
     return None
 
 
-def _likely_width(w: GpuProgramWriter, call: Call) -> int:
+def likely_width(w: GpuProgramWriter, call: Call) -> int:
     """Return the columns of a matmul's tile at the likely sizes; 0 if not a warpgroup kernel's."""
     for variant, when in variants_of(call):
         if (w.about(when) or 0) > 0:

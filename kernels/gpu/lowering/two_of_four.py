@@ -12,13 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracea_graph.ir import DType
+from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.lowering.norm_folding import moments_of, normalised_later
 from tracea_graph.kernels.gpu.lowering.program_writer import (
     HALVES,
     GpuProgramWriter,
     with_row_operands,
 )
-from tracea_graph.kernels.gpu.lowering.row_sums import sums_of_rows
+from tracea_graph.kernels.gpu.lowering.row_sums import likely_width, sums_of_rows
+from tracea_graph.kernels.program import Call
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
@@ -26,6 +28,10 @@ from tracea_graph.ops.index_map import ViewMove
 
 __all__ = ["epilogue_chain", "two_of_four_call"]
 
+_WIDEST = 128
+"""Most columns of the tile of a matmul that computes a norm: with more sums of a thread, the norm
+takes longer than a launch.
+"""
 _SUM = Chain((FULL, FULL), (Step("add", (0, 1)),), (2,))
 _ONE = Chain((), (Step("add", (1.0, 0.0)),), (0,))
 _STORED = Chain((FULL,), (), (0,))
@@ -52,19 +58,20 @@ def two_of_four_call(
     (x, values, positions), bias = (operands[0], *p.stored(operands)), p.split(operands)[2]
     values, bias = w.typed_as(values, w.narrow), w.typed_as(bias, DType.F32) if bias else None
     plain = _Factors(w.matrix(x), values, positions, bias)
-    factors = _normed(w, p, plain) or plain
+    call = _call(w, plain, epilogue_chain(w, chain, seen, made), seen, made)
+    factors = (_normed(w, p, plain) if likely_width(w, call) <= _WIDEST else None) or plain
     if chain is not None:
         chain, seen = normalised_later(w, chain, seen)
     last = epilogue_chain(w, chain, seen, made)
     last = with_row_operands(last, [v.view for v in seen]) if last else None
-    _write(w, factors, last, seen, made)
+    w.calls.append(_call(w, factors, last, seen, made))
 
 
-def _write(
+def _call(
     w: GpuProgramWriter, f: _Factors, chain: Chain | None, seen: Sequence[Value],
     made: Sequence[Value],
-) -> None:  # fmt: skip
-    w.call(
+) -> Call:  # fmt: skip
+    return CALLS.make(
         "gemm_two_of_four", w.multiplied, x=w.typed_as(f.x, w.narrow).view, values=f.values.view,
         positions=f.positions.view, bias=f.bias.view if f.bias else None,
         inputs=[v.view for v in seen], y=[v.view for v in made], chain=chain, **f.more,
@@ -107,7 +114,8 @@ def _one_row(
 ) -> Value:  # fmt: skip
     """Return one row times the matrix, in float32."""
     y = w.temp(DType.F32, (1, p.n))
-    _write(w, _Factors(x, values, positions, None), epilogue_chain(w, _STORED, (), [y]), (), [y])
+    stored = epilogue_chain(w, _STORED, (), [y])
+    w.calls.append(_call(w, _Factors(x, values, positions, None), stored, (), [y]))
     return y.moved(ViewMove("squeeze", (0,)))
 
 

@@ -44,6 +44,9 @@ NORMED = Chain(
     (10,), (DType.F32, DType.F16, *(DType.F32,) * 4), (DType.F16,),
 )  # fmt: skip
 """A residual that is the norm of rows, of which only the moments are in memory."""
+_ADDED = Chain(
+    ("full", "full"), (Step("add", (0, 1)),), (2,), (DType.F32, DType.F16), (DType.F16,)
+)
 _WIDE = Chain(("full", "row"), (Step("add", (0, 1)),), (2, 0), (DType.F32, DType.F32),
               (DType.F32, DType.F32))  # fmt: skip
 
@@ -158,6 +161,8 @@ def _normed() -> Iterator[Case]:
         yield Case(f"wg two of four summed {stages}", made, (tile,), ("wgmma",))
         made = two_of_four("bf16", 390, 2 * n, 64, bias=False, norm="layer", summed=(2, 2))
         yield Case("wg two of four summed layer", made, (tile,), ("wgmma",))
+        made = two_of_four("f16", 400, 512, 128, _ADDED, summed=(0, 512 // n))
+        yield Case("wg two of four summed residual", made, (tile,), ("wgmma",))
         made = two_of_four("f16", 520, 1024, 64, NORMED, summed=(0, 1024 // n))
         yield Case("wg two of four summed rounds", made, (tile,), ("wgmma",))
     for dtype in ("f16", "bf16"):
