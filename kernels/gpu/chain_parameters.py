@@ -151,8 +151,12 @@ def _near_roundings(chain: Chain) -> dict[int, str]:
         if step.op != "round" or after.op != "saturate" or after.args[0] != first + i:
             continue
         if all(isinstance(n, float) and abs(n) < _ROUNDED_BY_SUMS for n in after.args[1:]):
-            value = chain_source.value(chain, step.args[0])
-            found[i] = f"({value} + 0x1.8p23f) - 0x1.8p23f"
+            sum_of, made = chain_source.value(chain, step.args[0]), i - 1
+            sum_of = f"({sum_of} + 0x1.8p23f)"
+            if step.args[0] == first + made and chain.steps[made].op == "mul":
+                factors = (chain_source.value(chain, ref) for ref in chain.steps[made].args)
+                sum_of = f"fmaf({', '.join(factors)}, 0x1.8p23f)"
+            found[i] = f"{sum_of} - 0x1.8p23f"
     return found
 
 

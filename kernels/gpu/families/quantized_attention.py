@@ -214,24 +214,25 @@ def _times_first(chain: Chain) -> Chain:
 
     That is as exact as products of numbers rounded to 16 bits, or of integers by rounded steps.
     """
-    factor, taken, first = np.float32(1), 0, len(chain.operands)
-    for i, step in enumerate(chain.steps):
-        value, by = step.args[0], step.args[-1]
-        if value != (0 if i == 0 else first + i - 1) or not isinstance(by, float):
+    factor, last, first, taken = np.float32(1), 0, len(chain.operands), set[int]()
+    while last not in chain.results:
+        readers = [i for i, s in enumerate(chain.steps) if last in _values(s)]
+        step = chain.steps[readers[0]] if len(readers) == 1 else None
+        if step is None or step.op not in ("mul", "div") or step.args[0] != last:
             break
-        reads = [a for s in chain.steps[i + 1 :] for a in s.args if isinstance(a, int)]
-        if step.op not in ("mul", "div") or by == 0 or value in (*reads, *chain.results):
+        by = step.args[1]
+        if not isinstance(by, float) or by == 0:
             break
         factor = factor * np.float32(by) if step.op == "mul" else factor / np.float32(by)
-        taken = i + 1
-    if taken < 1:
+        last = first + readers[0]
+        taken.add(last)
+    if not taken:
         return chain
-
-    def moved(ref: Ref) -> Ref:
-        return ref - taken + 1 if isinstance(ref, int) and ref >= first + taken - 1 else ref
-
-    steps = (Step(s.op, tuple(map(moved, s.args))) for s in chain.steps[taken:])
-    results = tuple(int(moved(r)) for r in chain.results)
+    kept = [first + i for i in range(len(chain.steps)) if first + i not in taken]
+    place = {**{i: i for i in range(first)}, last: first}
+    place |= {old: first + 1 + new for new, old in enumerate(kept)}
+    steps = tuple(_renumbered(chain.steps[i - first], place) for i in kept)
+    results = tuple(place[r] for r in chain.results)
     return replace(chain, steps=(Step("mul", (0, float(factor))), *steps), results=results)
 
 
@@ -241,11 +242,11 @@ def _by_key(chain: Chain, unit: float) -> ScoreChains:
     rows = tuple(i for i, kind in enumerate(chain.operands) if kind == ROW)
     keyed = set(rows)
     for i, step in enumerate(chain.steps):
-        reads = [a for a in step.args if isinstance(a, int)]
+        reads = _values(step)
         if reads and keyed.issuperset(reads):
             keyed.add(first + i)
     rest = [s for i, s in enumerate(chain.steps) if first + i not in keyed]
-    asked = [a for s in rest for a in s.args if isinstance(a, int)] + [*chain.results]
+    asked = [a for s in rest for a in _values(s)] + [*chain.results]
     needed = sorted(keyed.intersection(asked))
     tall = [i for i in range(first) if i not in keyed]
     kept = [first + i for i in range(len(chain.steps)) if first + i not in keyed]
@@ -261,6 +262,11 @@ def _by_key(chain: Chain, unit: float) -> ScoreChains:
     of_rows = tuple(types[i] for i in rows)
     made = (Chain((ROW,) * len(rows), steps, (own[i],), of_rows) for i in needed)
     return ScoreChains(main, unit, rows, tuple(made))
+
+
+def _values(step: Step) -> list[int]:
+    """Return the values that a step reads; literals are none."""
+    return [a for a in step.args if isinstance(a, int)]
 
 
 def _renumbered(step: Step, place: Mapping[int, int]) -> Step:

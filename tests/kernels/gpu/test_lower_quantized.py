@@ -305,7 +305,7 @@ def test_masks_are_computed_where_they_are_read() -> None:
     named: dict[str, Any] = CALLS.of(calls[0]).named(calls[0])
     (mask,) = named["inputs"]
     line, bytes_of = View(mask.buffer, (256,), (1,)), View(Buffer("temp", 99), (256,), (1,))
-    steps = Step("sub", (0, 3.0)), Step("mul", (1, 0.5))
+    steps = Step("sub", (0, 0.0)), Step("mul", (1, 0.5))  # 0.0 is no operand
     own = Chain(("full",), steps, (2, 2), (DType.U8,))
     other = View(Buffer("temp", 98), (256,), (1,))
     maker = CALLS.listed("elementwise", [bytes_of, other, line], chain=own)
@@ -321,5 +321,8 @@ def test_masks_are_computed_where_they_are_read() -> None:
     rng = np.random.default_rng(5)
     sums, small = rng.normal(0, 60, 99), rng.integers(0, 9, 99).astype(np.uint8)
     masks = own.reference([small])[0]
+    text = emit_kernel(w.calls[-1], variants_of(w.calls[-1])[0][0],
+                       Target(CUDA, ARCHITECTURES["sm_90a"])).text  # fmt: skip
+    assert "divided" not in text.partition("DEV void apply")[2].partition("}")[0]
     free = [replace(c, stores=()) for c in (chain, _SCORES)]
     assert np.array_equal(free[0].reference([sums, small]), free[1].reference([sums, masks]))
