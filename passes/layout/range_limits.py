@@ -62,8 +62,13 @@ class RangeLimit:
 
 
 def _scaled(graph: TileGraph, size: Extent) -> tuple[tuple[str, int], int] | None:
-    """Return the input and axis of whose dimension a size is a multiple, and by what."""
+    """Return the input and axis of whose dimension a size is a multiple, and by what.
+
+    A loose axis may have size 1 instead of its symbol's.
+    """
     if not isinstance(size, Expr) or size.op != "mul" or not isinstance(size.args[1], int):
+        return None
+    if size.args[0] in graph.loose:
         return None
     source = input_with(graph, size.args[0])
     return source and (source, size.args[1])

@@ -165,8 +165,8 @@ def suits_split_keys(w: GpuProgramWriter, p: AttentionParams, queries: Extent) -
         return False
     likely, group = w.about(queries), p.heads // p.shared_heads
     few = likely is not None and 0 < likely * group <= _FEW_QUERIES
-    unmasked = p.mask != "none" or p.zero_rows in ("none", "lowest")
-    return few and unmasked and p.head == p.head_v and p.head in HEADS
+    rows_agree = p.mask != "none" or p.zero_rows in ("none", "lowest")
+    return few and rows_agree and p.head == p.head_v and p.head in HEADS
 
 
 def attend_to_few_queries(

@@ -42,6 +42,13 @@ def test_a_range_from_another_start_stays() -> None:
     assert not trace.applied()
 
 
+def test_a_table_that_may_broadcast_is_not_read() -> None:
+    net = Net()
+    graph = loaded(net, *counted(net))
+    graph.loose = {"listed": frozenset({frozenset({"table"})})}
+    assert not schedule_only(graph, RangeLimit()).applied()
+
+
 def test_a_range_over_an_input_stays() -> None:
     net = Net()
     x = net.input("x", "batch", 8)
