@@ -26,6 +26,7 @@ from tracea_graph.passes.matmul.constant_matrices import (
     stored_matrix,
 )
 from tracea_graph.passes.pointwise.bound_expressions import matrix_broadcast_kind
+from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import (
     attribute,
     fused_region,
@@ -46,6 +47,7 @@ __all__ = [
     "constant_matrix",
     "gemm_bias",
     "gemm_epilogue",
+    "why_not_added",
 ]  # fmt: skip
 
 
@@ -106,6 +108,8 @@ class Gemm:
             return "the left operand's rank is not known to be at least 1"
         if 0 in shape:
             return "the constant matrix is empty"
+        if (why := why_not_added(graph, region)) is not None:
+            return why
         if (source := smaller_source(graph, region.operands[1])) is not None:
             return f"{source!r} holds the matrix in fewer bytes"
         return None
@@ -182,6 +186,22 @@ def gemm_epilogue(
         else (FULL,)
     )
     return Chain(kinds, tuple(steps), (acc,)), (c,) if c else ()
+
+
+def why_not_added(graph: TileGraph, region: Region) -> str | None:
+    """Return why a Gemm's C may not fit its result; None if it does, or if there is none.
+
+    A size with a symbol of its own may be 1, and C is repeated along that axis then.
+    """
+    c = region.operands[2] if region.op == "Gemm" and len(region.operands) > 2 else ""
+    if not c:
+        return None
+    own, full = graph.spec(c).shape, graph.spec(region.results[0]).shape
+    pairs = zip(own[::-1], full[::-1], strict=False) if own and full else ()
+    fits = own is not None and all(a == 1 or equal_as_polynomials(a, b) for a, b in pairs)
+    if fits and (full or own == ()):
+        return None
+    return Reason(f"the sizes of {c!r} are not proven to fit the product", Code.UNKNOWN_SHAPE)
 
 
 def _gemm_behind(graph: TileGraph, value: str) -> Region | None:

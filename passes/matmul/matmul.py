@@ -15,7 +15,7 @@ from typing import Any
 from tracea_graph.ir import combine
 from tracea_graph.ops.chain import FULL, Chain, Step
 from tracea_graph.ops.matmul import MatMulParams
-from tracea_graph.passes.matmul.gemm import constant_matrix, gemm_epilogue
+from tracea_graph.passes.matmul.gemm import constant_matrix, gemm_epilogue, why_not_added
 from tracea_graph.passes.pointwise.bound_expressions import IDENTITY, inline_producer
 from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32, operand_producer
 from tracea_graph.reason_codes import Code, Reason, unsuited_reason
@@ -58,7 +58,7 @@ def _check(m: Match) -> str | None:
     sources = [operand_producer(graph, v, "DequantizeLinear") for v in (a, b)]
     if sources[1] is not None and graph.weight(sources[1].operands[0]) is not None:
         return f"{b!r} is quantized, and integer kernels are faster for it"
-    return None
+    return why_not_added(graph, region)
 
 
 def _build(m: Match) -> Rewrite | str:

@@ -19,7 +19,7 @@ from tracea_graph.ir import Array, DType, Node, TensorSpec, Weight
 from tracea_graph.ops.block_quantized import BITS, MAX_BLOCK, BlockQuantized
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.weight_layouts import Floats
-from tracea_graph.passes.matmul.gemm import gemm_bias, gemm_epilogue
+from tracea_graph.passes.matmul.gemm import gemm_bias, gemm_epilogue, why_not_added
 from tracea_graph.passes.region_helpers import (
     attribute,
     fused_region,
@@ -110,6 +110,9 @@ class DequantizedGemm:
             return
         if operand_producer(graph, region.operands[0], "DequantizeLinear") is not None:
             yield Miss(self.name, region.id, unsuited_reason("both operands are dequantized"))
+            return
+        if (unfit := why_not_added(graph, region)) is not None:
+            yield Miss(self.name, region.id, unfit)
             return
         transposed = region.op == "Gemm" and attribute(region, "transB", 0) == 1
         made = _dequantized(graph, region, source, transposed)

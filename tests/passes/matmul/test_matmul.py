@@ -161,3 +161,20 @@ def test_a_matrix_stored_in_fewer_bytes_is_taken() -> None:
     trace = schedule_only(graph, gemm.Gemm(), RulePass(matmul.MATMUL))
     assert trace.applied() == {"gemm": 1}
     assert ops(graph) == ["Cast", "FusedGemm"], "packing converts it"
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(("rows", "taken"), [("n", True), (1, True), ("m", False)])
+def test_an_addend_of_unknown_rows_may_have_one(
+    constant: bool, rows: int | str, taken: bool
+) -> None:
+    """ONNX Runtime repeats it then; kernels would read rows that do not exist."""
+    net = Net()
+    b = net.weight(16, 24) if constant else net.input("b", 16, 24)
+    made = net("Gemm", net.input("x", "n", 16), b, net.input("c", rows, 24), beta=0.5)
+    graph = net.graph(made)
+    trace = schedule_only(graph, gemm.Gemm(), RulePass(matmul.MATMUL))
+    name = "FusedGemm" if constant else "FusedMatMul"
+    assert ops(graph) == [name if taken else "Gemm"]
+    why = "the sizes of 'c' are not proven to fit the product"
+    assert taken or why in reasons(trace, "gemm" if constant else "matmul")
