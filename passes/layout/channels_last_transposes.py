@@ -35,8 +35,10 @@ from tracea_graph.reason_codes import other_readers_reason, unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["CancelTransposes", "QuantizeLast", "SinkTransposes"]
+__all__ = ["TRANSPOSED", "CancelTransposes", "QuantizeLast", "SinkTransposes"]
 
+TRANSPOSED = ("_first", "_last")
+"""Suffixes of the names of values that are stored with channels first or last."""
 _LAST = (0, 2, 3, 1)
 _SEVERAL_RESULTS = ("DynamicQuantizeLinear", "Split")
 _REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum")
@@ -266,7 +268,7 @@ class _Sunk:
         spec = self.graph.spec(result)
         if spec.shape is None or len(spec.shape) != self.rank:
             return None
-        first = f"{result}_first" if self.perm == _LAST else f"{result}_last"
+        first = f"{result}{TRANSPOSED[self.perm != _LAST]}"
         self.specs[first] = TensorSpec(spec.dtype, tuple(spec.shape[a] for a in self.inverse))
         return first, self.node("Transpose", (first,), result, perm=self.perm)
 

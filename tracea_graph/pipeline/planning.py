@@ -34,6 +34,7 @@ from tracea_graph.passes import (
     phases,
     write_convolutions,
 )
+from tracea_graph.passes.layout.channels_last_transposes import TRANSPOSED
 from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
 from tracea_graph.passes.quantized.conv_int8 import CONV_INT8
 from tracea_graph.passes.quantized.dequantize_past_views import QUANTIZE_FIRST
@@ -308,8 +309,12 @@ class Planner:
         return was - self.cost(graph, region)
 
     def _original(self, node: Node) -> Region | None:
-        """Return the region that computed the node's result, or a superset of its rows."""
-        made = (self._graph.producer(v) for v in node.outputs if v)
+        """Return the region that computed the node's result, or a superset of its rows.
+
+        Sinking transposes rename results that other operators may compute now.
+        """
+        plain = (v[: v.rfind("_")] if v.endswith(TRANSPOSED) else v for v in node.outputs)
+        made = (self._graph.producer(v) for v in (*node.outputs, *plain) if v)
         return next((r for r in made if r is not None), self._named.get((node.op, node.name)))
 
     def _unprofitable(self, plan: ScheduledGraph) -> dict[str, str]:

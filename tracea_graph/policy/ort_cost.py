@@ -29,6 +29,8 @@ _OF_INTEGERS = frozenset(
      "com.microsoft::MatMulIntegerToFloat", "com.microsoft::QGemm")
 )  # fmt: skip
 """Products of 8-bit integers."""
+_CONV_INTEGER = 0.1
+"""Share of the float32 peak that ConvInteger reaches, which multiplies unfolded images."""
 _ROUNDED_LEVEL = 4
 """Accuracy level at which MatMulNBits multiplies integers."""
 _MANY_ROWS = 64
@@ -59,6 +61,8 @@ def ort_cost(
         return OpCost(2.0 * prod(result) * taps / share, one_pass=True)
     if op == "ConvTranspose":
         return OpCost(2.0 * prod(operands[0]) * prod(operands[1][1:]) / fit.shares["flat product"])
+    if op == "ConvInteger":
+        return OpCost(2.0 * prod(result) * prod(operands[1][1:]) / _CONV_INTEGER)
     if op in _OF_INTEGERS:
         return OpCost(2.0 * prod(result) * operands[0][-1] / fit.shares["product int8"])
     if op == "com.microsoft::MatMulNBits":
