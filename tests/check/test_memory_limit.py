@@ -13,7 +13,7 @@ from onnx import parser
 
 from tracea_graph import Options, api
 from tracea_graph.check import memory_limit
-from tracea_graph.check.memory_limit import LARGEST, TIMES, largest_oversized_value
+from tracea_graph.check.memory_limit import LARGEST, TIMES, largest_oversized_value, unpacks
 from tracea_graph.check.reference_outputs import run_reference
 from tracea_graph.check.symbol_bindings import Binding
 from tracea_graph.commands.bench import BenchOptions, bench
@@ -135,3 +135,13 @@ def test_a_value_must_fit_this_machine(tmp_path: Path, monkeypatch: pytest.Monke
     assert largest_oversized_value(found, (ONE,)) == ""
     monkeypatch.setattr(memory_limit, "_installed", lambda: 1000.0)
     assert "'y' would take" in largest_oversized_value(found, (ONE,))
+
+
+def test_weights_that_fill_the_memory_are_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = load(padded(tmp_path, 3)).graph
+    size = sum(weight.nbytes for weight in graph.weights.values())
+    assert unpacks(graph) and size
+    monkeypatch.setattr(memory_limit, "_installed", lambda: 5.0 * size)
+    assert not unpacks(graph)

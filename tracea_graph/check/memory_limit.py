@@ -15,7 +15,7 @@ from tracea_graph.check.symbol_bindings import Binding
 from tracea_graph.ir import TensorSpec, evaluate, symbols_of
 from tracea_graph.ttg.region_graph import TileGraph
 
-__all__ = ["largest_oversized_value"]
+__all__ = ["largest_oversized_value", "unpacks"]
 
 LARGEST = 1 << 30
 """Maximum bytes of a value in any model."""
@@ -23,6 +23,8 @@ TIMES = 256
 """Maximum bytes of a value in larger models, as a multiple of the weights' bytes; attention scores
 of a decoder can take 100 times the weights at full context.
 """
+COPIES = 5
+"""Copies of the weights that verification may hold at a time if function bodies run too."""
 
 
 def largest_oversized_value(
@@ -49,6 +51,14 @@ def largest_oversized_value(
         return ""
     size, most = (f"{n / 2**30:,.1f} GiB" for n in (count, limit))
     return f"the value {value!r} would take {size}{sized}, but at most {most} are allowed"
+
+
+def unpacks(graph: TileGraph) -> bool:
+    """Return whether memory holds a session on function bodies, which unpacks all weights.
+
+    Beside the file's weights there are those of the original's session and their copies.
+    """
+    return COPIES * sum(weight.nbytes for weight in graph.weights.values()) < _installed()
 
 
 def _installed() -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tracea_graph.check import output_errors
 from tracea_graph.check.bisection import find_faulty_rewrites
 from tracea_graph.check.ill_conditioned_outputs import sigmoid_results, values_before_saturation
+from tracea_graph.check.memory_limit import unpacks
 from tracea_graph.check.paired_benchmark import ModelWithLibrary, PairedBenchmark
 from tracea_graph.check.reference_outputs import Reference, run_reference
 from tracea_graph.check.rewrite_selection import GroupSelection, select_faster
@@ -396,7 +397,7 @@ class Evaluator:
             labels=labels if labels or highest else self.inputs.brief,
             spare=() if highest else self.inputs.verification.keys() - {self.inputs.foremost},
             levels=known.levels if highest else known.levels[-1:],
-            bodies=highest and not self.options.require_library,
+            bodies=highest and not self.options.require_library and unpacks(self.model.graph),
             brief=self._bisecting,
         )
 
