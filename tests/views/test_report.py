@@ -165,6 +165,10 @@ def test_text_of_an_untimed_result_claims_no_improvement() -> None:
     assert "rewritten: 20 nodes became 4, not timed" in text and "improved" not in text
 
 
+def test_text_of_a_single_node() -> None:
+    assert shown(replace(IMPROVED, nodes_before=1)).startswith("m.onnx: 1 node\n")
+
+
 def test_text_of_a_kept_original_claims_no_gain() -> None:
     text = shown(KEPT_ORIGINAL)
     assert "kept original: nothing was faster" in text

@@ -283,7 +283,7 @@ class Reporter:
         timings = _timings(evaluator)
         gain = gain_in_words(timings) if timings else "not timed: it may be slower"
         why = self.lock.because if self.lock else gain
-        return Reason(f"{before} nodes became {left}, {why}", Code.IMPROVED)
+        return Reason(f"{before} node{'s' * (before != 1)} became {left}, {why}", Code.IMPROVED)
 
     @property
     def _is_float32(self) -> bool:

@@ -47,7 +47,8 @@ def render_report(report: ReportRecord, verbosity: int = 0) -> RenderableType:
 
 
 def _parts(report: ReportRecord, verbosity: int) -> Iterator[RenderableType]:
-    yield Text(f"{plain_text(report.input)}: {report.nodes_before} nodes", style="bold")
+    count = report.nodes_before
+    yield Text(f"{plain_text(report.input)}: {count} node{'s' * (count != 1)}", style="bold")
     for table in _tables(report, verbosity > 0):
         yield from ("", table)
     yield ""
