@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from tests.graphs import Net
 from tracea_graph.check.symbol_bindings import choose_bindings
+from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
 from tracea_graph.onnx_io import load
 from tracea_graph.ttg import TileGraph
@@ -121,3 +122,36 @@ def test_a_recurrence_has_a_length_and_a_state_for_each_sequence(
     net.save(tmp_path / "m.onnx", net("GRU", *operands, hidden_size=4))
     graph = load(tmp_path / "m.onnx").graph
     assert sizes(graph) == ["f32[t,n,8]", "i32[n]", "f32[1,n,4]"][: 2 + state]
+
+
+CACHED = {"q": ("n", 2, "s", 8), "k": ("n", 2, "s", 8), "past": ("n", 2, "p", 8)}
+
+
+def scores(net: Net) -> str:
+    """Of queries and of past and new keys."""
+    keys = net("Transpose", net("Concat", "past", "k", axis=2), perm=[0, 1, 3, 2])
+    return net("MatMul", "q", keys)
+
+
+def test_keys_of_a_mask_are_past_and_new_ones(tmp_path: Path) -> None:
+    """A size given for them must be the sum."""
+
+    def make(net: Net) -> tuple[str, ...]:
+        masked = net("Add", net("Mul", scores(net), 0.5), net("Sub", 1.0, "mask"))
+        return (net("Softmax", masked, axis=-1),)
+
+    graph = read(make, tmp_path, **CACHED, mask=("n", 1, "s", "total"))
+    assert sizes(graph)[-1] == "f32[n,1,s,(p+s)]"
+    (binding,), _ = choose_bindings(graph, [{"p": 5, "s": 2, "total": 7}])
+    assert binding.symbols == {"n": 1, "s": 2, "p": 5}
+    with pytest.raises(UsageError, match="total=8 does not fit the model: it is p=5 and s=2"):
+        choose_bindings(graph, [{"p": 5, "s": 2, "total": 8}])
+
+
+def test_what_is_added_elsewhere_keeps_its_symbol(tmp_path: Path) -> None:
+    graph = read(lambda net: (net("Add", scores(net), "other"),), tmp_path, **CACHED,
+                 other=("n", 1, "s", "total"))  # fmt: skip
+    assert sizes(graph)[-1].endswith(",total]")
+    graph = read(lambda net: (net("Softmax", net("Add", "q", "other"), axis=-1),), tmp_path,
+                 q=("n", "s"), other=("n", "total"))  # fmt: skip
+    assert sizes(graph)[-1].endswith(",total]"), "its axis meets no sum"

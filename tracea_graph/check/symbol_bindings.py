@@ -132,18 +132,22 @@ def choose_bindings(
     needed = inputs_to_feed(graph, inputs)
     roles = _roles(graph, needed)
     for name in (name for shape in shapes for name in shape):
-        if name not in roles:
+        if name not in roles and name not in graph.sums:
             known = ", ".join(sorted(roles)) or "none"
             which = did_you_mean(name, roles) or f"; its symbols are: {known}"
             raise UsageError(f"the model has no dim {name!r}{which}")
     shapes = [{**{n: shape[_plain(n)] for n in roles if _plain(n) in shape}, **shape}
               for shape in shapes]  # fmt: skip
+    summed = [{n: shape[n] for n in shape if n in graph.sums} for shape in shapes]
+    shapes = [{n: size for n, size in shape.items() if n not in graph.sums} for shape in shapes]
     pinned = _pinned(graph, needed)
     bounds = known_size_limits(graph)
     timed = [
         _bound(roles, _DEFAULT, {**pinned, **shape}, bounds, frozenset(shape))
         for shape in shapes or ({},)
     ]
+    for sums, binding in zip(summed, timed, strict=False):
+        _check_sums(graph, sums, binding.symbols)
     for shape, binding in zip(shapes, timed, strict=False):
         _check_limits(shape, binding.symbols, bounds)
     if not roles:
@@ -166,6 +170,15 @@ def fallback_bindings(graph: TileGraph, inputs: Sequence[str] | None = None) -> 
     for step in steps[1:_MOST_GUESSES]:
         sizes = {role: size for role, (_, size) in zip(present, step, strict=True)}
         yield _bound(roles, {**_DEFAULT, **sizes}, pinned, bounds)
+
+
+def _check_sums(graph: TileGraph, given: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+    """Raise UsageError if a size given for a symbol is not the sum that it stands for."""
+    for name, size in given.items():
+        terms = graph.sums[name].split(" + ")
+        if size != sum(sizes[term] for term in terms):
+            said = " and ".join(f"{term}={sizes[term]}" for term in terms)
+            raise UsageError(f"{name}={size} does not fit the model: it is {said} together")
 
 
 def _check_limits(

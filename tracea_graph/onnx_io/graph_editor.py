@@ -69,6 +69,7 @@ class GraphEditor:
         self.known = known
         self.inputs: Sequence[ValueInfoProto] = skeleton.graph.input
         self.loose: Mapping[str, Held] = {}
+        self.sums: Mapping[str, str] = {}
         self.outputs = frozenset(v.name for v in skeleton.graph.output)
         self.kept = self.outputs | _annotated(skeleton)
         with _silent():
@@ -114,6 +115,7 @@ class GraphEditor:
             nodes, self.inputs, self.outputs, self.weights, self.opsets, self.known
         )
         self.inputs, self.known, self.loose = found.inputs, found.known, found.loose
+        self.sums = found.sums
 
     def study(self) -> None:
         """Infer the facts about all values anew."""

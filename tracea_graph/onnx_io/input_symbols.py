@@ -11,14 +11,16 @@ with a symbol of its own, and the operators that use the sizes decide which ones
 
 In models with attention (``attends``), sizes whose broadcasting would be observable are merged
 nevertheless and required to be equal: batches of queries and keys, or a mask that is counted.
-A symbol that occurs in a sum (``past + sequence``) is assumed to mean one size.
+A symbol that occurs in a sum (``past + sequence``) is assumed to mean one size.  The keys of a
+mask that have a symbol of their own are such a sum if attention adds the mask to scores of as many
+keys (``total_lengths``).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from onnx import NodeProto, TypeProto, ValueInfoProto
 
@@ -26,6 +28,7 @@ from tracea_graph.ir import SYMBOL_NUMBER_MARK, Weight
 from tracea_graph.onnx_io.shape_inference import infer_shapes
 from tracea_graph.onnx_io.size_constraints import SizeConstraints, Sizes
 from tracea_graph.onnx_io.symbolic_arithmetic import VARIANT
+from tracea_graph.onnx_io.total_lengths import total_lengths
 
 __all__ = ["Held", "InputSymbols", "bind_symbols"]
 
@@ -43,11 +46,13 @@ class InputSymbols:
     ``loose`` maps a symbol to sets of inputs: an axis of that symbol may have size 1 instead,
     except in values computed from all inputs of a set.  ``known`` are types found by inference
     over the whole model, in which dimensions of a symbol that was split into several are unknown.
+    ``sums`` has the sums that replaced symbols.
     """
 
     inputs: Sequence[ValueInfoProto]
     known: Mapping[str, TypeProto]
     loose: Mapping[str, Held] = field(default_factory=dict)
+    sums: Mapping[str, str] = field(default_factory=dict)
 
 
 def bind_symbols(
@@ -67,6 +72,10 @@ def bind_symbols(
         return InputSymbols(inputs, known)
     own = {at: f"{s}{VARIANT}{i}" for s, found in places.items() for i, at in enumerate(found)}
     facts = infer_shapes(nodes, _renamed(inputs, own), weights, opsets, _without(known, places))
+    if sums := total_lengths(nodes, inputs, facts):
+        summed = _renamed(inputs, {at: sums[s] for at, s in _symbols(inputs) if s in sums})
+        known = _without(known, sums)
+        return replace(bind_symbols(nodes, summed, outputs, weights, opsets, known), sums=sums)
     constraints = SizeConstraints(facts, opsets.get("", _NEWEST))
     for node in nodes:
         constraints.node(node)
@@ -90,14 +99,21 @@ def bind_symbols(
 def _places(inputs: Sequence[ValueInfoProto], weights: Collection[str]) -> dict[str, list[_At]]:
     """Symbols that occur at several axes and in no sum, with their axes."""
     found: dict[str, list[_At]] = {}
-    for i, info in enumerate(inputs):
-        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
-            if dim.dim_param and info.name not in weights:
-                found.setdefault(dim.dim_param, []).append((i, axis))
+    for at, symbol in _symbols(inputs):
+        if inputs[at[0]].name not in weights:
+            found.setdefault(symbol, []).append(at)
     if any(VARIANT in symbol or SYMBOL_NUMBER_MARK in symbol for symbol in found):
         return {}
     terms = {term.strip() for s in found if "+" in s for term in s.replace("*", "+").split("+")}
     return {s: at for s, at in found.items() if len(at) > 1 and s not in terms}
+
+
+def _symbols(inputs: Sequence[ValueInfoProto]) -> Iterator[tuple[_At, str]]:
+    """Yield the axes of inputs that have symbols, with these."""
+    for i, info in enumerate(inputs):
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            if dim.dim_param:
+                yield (i, axis), dim.dim_param
 
 
 def _renamed(inputs: Sequence[ValueInfoProto], names: Mapping[_At, str]) -> list[ValueInfoProto]:

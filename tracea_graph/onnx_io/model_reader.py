@@ -321,6 +321,6 @@ def _tile_graph(editor: GraphEditor, inputs: tuple[str, ...]) -> TileGraph:
     )
     graph.model_of, graph.subgraph_of, graph.pattern_of = space_of, subgraph_of, maskable_pattern
     graph.patterns = patterns_of(editor.skeleton)
-    graph.loose = editor.loose
+    graph.loose, graph.sums = editor.loose, editor.sums
     graph.iterations = iterating_loops_by_value(call.proto for call in editor.calls())
     return graph

@@ -69,6 +69,7 @@ class TileGraph:
         self.viewer: GraphRenderer | None = None
         self.bindings: Mapping[str, int] = {}
         self.loose: Mapping[str, frozenset[frozenset[str]]] = {}
+        self.sums: Mapping[str, str] = {}
         self.iterations: Mapping[str, frozenset[str]] = {}
         self.pattern_of: PatternOf = _no_tiles
         self.patterns: Mapping[str, TilePattern] = {}
@@ -119,7 +120,7 @@ class TileGraph:
             self.subgraph_of,
         )
         twin.viewer, twin.bindings, twin.loose = self.viewer, self.bindings, self.loose
-        twin.iterations = self.iterations
+        twin.sums, twin.iterations = self.sums, self.iterations
         twin.pattern_of, twin.patterns, twin.source = self.pattern_of, self.patterns, self.source
         if history is not None:
             twin.record(history)
