@@ -166,7 +166,8 @@ def _normed() -> Iterator[Case]:
         made = two_of_four("f16", 520, 1024, 64, NORMED, summed=(0, 1024 // n))
         yield Case("wg two of four summed rounds", made, (tile,), ("wgmma",))
     for dtype in ("f16", "bf16"):
-        yield Case(f"scaled two of four {dtype}", scaled(dtype, 192, 200), ("256x8",))
+        needs = ("bf16",) if dtype == "bf16" else ()
+        yield Case(f"scaled two of four {dtype}", scaled(dtype, 192, 200), ("256x8",), needs)
 
 
 def _cases() -> Iterator[Case]:
