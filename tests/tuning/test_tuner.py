@@ -16,7 +16,7 @@ from tracea_graph.kernels.cpu.backend import CPU
 from tracea_graph.kernels.cpu.isa_levels import LEVELS, host_levels
 from tracea_graph.kernels.cpu.schedule import GEMM_SCHEDULES as BY_ROWS
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
-from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE
+from tracea_graph.kernels.cpu.schedules import SCHEDULE_SPACE, gemm_space
 from tracea_graph.kernels.cpu.schedules.gemm_problem import TYPICAL_ROWS, GemmProblem
 from tracea_graph.policy import SearchSpace
 from tracea_graph.toolchain import find_compiler
@@ -49,6 +49,13 @@ from tracea_graph.tuning.task_priority import (
 )
 from tracea_graph.tuning.tuner import NOT_WORTH_TUNING
 from tracea_graph.tuning.tuning_problem import Case
+
+
+@pytest.fixture(autouse=True)
+def one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predict gains for a core with one unit of multiply-adds, whatever this machine has."""
+    monkeypatch.setattr(gemm_space, "units_of", lambda isa: 1.0)
+
 
 SMALL, LARGE = GemmProblem(384, 384), GemmProblem(768, 3072)
 LOADS = (Workload(SMALL, 6, (128,)), Workload(LARGE, 12, (128,)))
