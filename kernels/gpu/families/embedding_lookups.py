@@ -15,6 +15,8 @@ from tracea_graph.kernels.program import Call
 __all__ = ["launch", "name", "parameters", "shared"]
 
 _RUN = 4
+_EACH = 4
+"""Elements that one thread of GatherElements picks."""
 _BYTES = 16
 """Number of bytes that one thread compares."""
 _TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8}
@@ -40,7 +42,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     if call.op == "take":
         own = chain_parameters.ELEMENTS[DType.from_short(call.dtype)]
         missing = '__builtin_nanf("")' if call.dtype in TYPES else ""
-        return {"element": own, "index_element": a["index_type"], "missing": missing}
+        return {"element": own, "index_element": a["index_type"], "missing": missing,
+                "each": _EACH}  # fmt: skip
     return {
         "count": a["count"],
         "element": chain_parameters.ELEMENTS[_TYPES[call.dtype]],
@@ -89,5 +92,5 @@ def _taken(call: Call, variant: Variant, symbol: str) -> Launch:
     _, second, third, cols = named["y"].dims
     count = product(named["y"].dims)
     made += [*map(divisor, (second, third, cols)), i32(count), i32(named["x"].dims[-1])]
-    blocks = combine("ceildiv", count, variant.threads)
+    blocks = combine("ceildiv", count, variant.threads * _EACH)
     return Launch(symbol, (blocks, 1, 1), variant.threads, 0, tuple(made))

@@ -70,14 +70,17 @@ def name(call: Call) -> str:
 
 
 def _start(tensor: str, axes: list[int]) -> str:
-    return " + ".join(f"(i64)i{axis} * {tensor}_{axis}" for axis in axes) or "0"
+    return " + ".join(f"i{axis} * {tensor}_{axis}" for axis in axes) or "0"
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     size, element, _ = _ELEMENTS[call.dtype]
     rank = len(_views(call)[0].dims)
     others = list(range(rank - 1))
-    made: dict[str, Any] = {"size": size, "element": element, "rank": rank, "run": _BYTES // size}
+    run = _BYTES // size
+    widths = [run >> i for i in range(run.bit_length() - 1)]
+    made: dict[str, Any] = {"size": size, "element": element, "rank": rank, "run": run,
+                            "widths": widths}  # fmt: skip
     if side := variant.params.get("side", 0):
         along = _along(call)
         others.remove(along)
@@ -105,9 +108,10 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made += [i32(outer[along]), i32(cols), *map(divisor, tiles)]
         blocks = product((*others, *tiles))
     else:
-        rows, runs = product(tuple(outer)), combine("ceildiv", cols, _BYTES // size)
+        count = product(y.dims)
         made += [divisor(dim) for dim in outer[1:]]
-        made += [i32(rows), i32(cols), divisor(runs)]
-        blocks = combine("ceildiv", combine("mul", rows, runs), variant.threads)
+        part = WARP * (_BYTES // size)
+        made += [divisor(cols), i32(count), divisor(combine("ceildiv", cols, part))]
+        blocks = combine("ceildiv", count, variant.threads * (_BYTES // size))
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

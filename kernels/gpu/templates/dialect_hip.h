@@ -33,6 +33,7 @@ namespace tracea {
 
 DEV i32 thread() { return (i32)__builtin_amdgcn_workitem_id_x(); }
 DEV i32 block_x() { return (i32)__builtin_amdgcn_workgroup_id_x(); }
+DEV i32 blocks_x() { return (i32)(__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x()); }
 DEV i32 block_y() { return (i32)__builtin_amdgcn_workgroup_id_y(); }
 DEV i32 block_z() { return (i32)__builtin_amdgcn_workgroup_id_z(); }
 DEV u8* arena() { return shared_bytes; }
