@@ -22,14 +22,17 @@ _TYPES = {np.dtype(NUMPY[t]): t for t in (DType.I32, DType.I64, DType.BOOL)}
 _NUMBERS = (DType.F32, DType.F16, DType.BF16, DType.I32, DType.I64)
 
 
-def running_sum(dtype: DType, shape: Sequence[int], exclusive: bool, reverse: bool) -> Maker:
-    """Sums of lines that are stored with a gap."""
+def running_sum(
+    dtype: DType, shape: Sequence[int], exclusive: bool, reverse: bool, late: int = 1,
+    columns: bool = False,
+) -> Maker:  # fmt: skip
+    """Sums of lines: with a gap behind each and ``late``, or side by side as ``columns``."""
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
-        x = some(rng, shape, dtype)
-        y = memory.empty(tuple(shape), NUMPY[dtype], 1)
-        call = CALLS.make("cumulative_sum", dtype.short, x=memory.put(x, 1, 3), y=y,
-                          exclusive=exclusive, reverse=reverse)  # fmt: skip
+        x, order = some(rng, shape, dtype), (0, 2, 1) if columns else ()
+        y = memory.empty(tuple(shape), NUMPY[dtype], late, 0, order)
+        call = CALLS.make("cumulative_sum", dtype.short, y=y, exclusive=exclusive,
+                          x=memory.put(x, late, 3 * late, order), reverse=reverse)  # fmt: skip
 
         def expected() -> list[Expected]:
             own = wide(x) if dtype in TOLERANCE else x
@@ -42,18 +45,20 @@ def running_sum(dtype: DType, shape: Sequence[int], exclusive: bool, reverse: bo
 
 
 def elements(
-    dtype: DType, reduction: str, index: DType, shape: Sequence[int], count: int
-) -> Maker:
-    """Updates of which several name one element, some from the end."""
+    dtype: DType, reduction: str, index: DType, shape: Sequence[int], count: int,
+    order: Sequence[int] = (),
+) -> Maker:  # fmt: skip
+    """Updates of which several name one element, some from the end; axes stored in an order."""
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         *lines, size = shape
         x, updates = (some(rng, (*lines, n), dtype) for n in (size, count))
         ids = rng.integers(-size, size, (*lines, count)).astype(NUMPY[index])
-        y = memory.empty(tuple(shape), NUMPY[dtype], 1)
+        y = memory.empty(tuple(shape), NUMPY[dtype], 1, 0, order)
         call = CALLS.make(
-            "scatter_elements", dtype.short, x=memory.put(x, 1, 3), ids=memory.put(ids, 0, 2),
-            updates=memory.put(updates, 1, 1), y=y, reduction=reduction, index_type=index.short,
+            "scatter_elements", dtype.short, x=memory.put(x, 1, 3, order), y=y,
+            ids=memory.put(ids, 0, 2, order), updates=memory.put(updates, 1, 1, order),
+            reduction=reduction, index_type=index.short,
         )  # fmt: skip
 
         def expected() -> list[Expected]:
@@ -129,8 +134,25 @@ def _cases() -> Iterator[Case]:
     for dtype in (i32, i64):
         for step in INTEGER_STEPS:
             yield Case(f"integers {step} {dtype.short}", integers(dtype, step), tiles)
+    for dtype, shape in ((f32, (2, 3, 5000)), (f16, (1, 2, 4104)), (i64, (1, 1, 4100))):
+        for reverse in (False, True):
+            said = f"{' back' * reverse} {dtype.short}"
+            made = running_sum(dtype, shape, False, reverse, 0)
+            yield Case(f"running sum of vectors{said}", made, tiles)
+            outer, lines, size = shape
+            for late, count in ((0, 24 * lines), (1, 7)):
+                made = running_sum(dtype, (outer, count, size // 4), reverse, reverse, late, True)
+                yield Case(f"running sum of columns{' late' * late}{said}", made, tiles)
+    yield Case("running sum of short lines", running_sum(f32, (5, 7, 120), False, False, 0), tiles)
+    made = running_sum(i64, (3, 150, 60), True, True, 0, True)
+    yield Case("running sum of short columns", made, tiles)
     yield Case("running sum of many", running_sum(f32, (2, 1, 1000), True, False), tiles)
     yield Case("running sum of nothing", running_sum(i64, (2, 3, 0), False, False), tiles)
+    for reduction in ("none", "add"):
+        made = elements(f32, reduction, i64, (1, 2, 9, 600), 900, (0, 1, 3, 2))
+        yield Case(f"elements {reduction} of columns", made, tiles)
+        made = elements(f16, reduction, i32, (1, 2, 1, 5000), 700)
+        yield Case(f"elements {reduction} of long lines", made, tiles)
     yield Case("elements of one line", elements(f32, "none", i64, (1, 1, 1, 700), 300), tiles)
     yield Case("elements without updates", elements(f32, "add", i64, (1, 2, 3, 5), 0), tiles)
     for sampling in SAMPLINGS:
