@@ -282,7 +282,7 @@ def take(dtype: DType, index: DType, lead: tuple[int, int, int], places: int, co
     return make
 
 
-def arg(dtype: DType, rows: int, cols: int, kind: str, last: bool = False) -> Maker:
+def arg(dtype: DType, rows: int, cols: int, kind: str, last: bool = False, late: int = 1) -> Maker:
     """Rows of few different numbers, so that many are alike; two have a NaN, one in front."""
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -292,7 +292,8 @@ def arg(dtype: DType, rows: int, cols: int, kind: str, last: bool = False) -> Ma
         else:  # numbers that float32 takes for equal
             x += np.iinfo(x.dtype).max - 5
         y = memory.empty((rows,), np.int64)
-        call = CALLS.make("arg", dtype.short, x=memory.put(x, 1, 3), y=y, kind=kind, last=last)
+        view = memory.put(x, late, 3 * late)
+        call = CALLS.make("arg", dtype.short, x=view, y=y, kind=kind, last=last)
 
         def expected() -> list[Expected]:
             params = ArgParams(kind, -1, False, last)
@@ -366,6 +367,9 @@ def _lookups() -> Iterator[Case]:
         yield Case(f"arg last {cols}", arg(f16, 7, cols, "min", True), ("256",))
         yield Case(f"arg i64 {cols}", arg(DType.I64, 7, cols, "max"), ("256",))
         yield Case(f"arg i32 {cols}", arg(DType.I32, 7, cols, "min", True), ("256",))
+    for dtype, kind, cols in ((f32, "max", 2304), (f16, "min", 1000), (DType.I64, "max", 2050)):
+        made = arg(dtype, 17, cols, kind, kind == "min", 0)
+        yield Case(f"arg of vectors {dtype.short}", made, ("256",))
     for size, differs in ((1000, ()), (1000, (999,)), (4097, (0, 4096)), (0, ())):
         yield Case(f"same {size} {len(differs)}", same(size, differs), ("256",))
 
