@@ -23,6 +23,7 @@ from tests.gpu import (
     timing_attention,
     timing_caches,
     timing_images,
+    timing_lines,
     timing_matmuls,
     timing_others,
 )
@@ -40,7 +41,7 @@ LINE = 64
 """Elements of 128 bytes, where views start: so do the buffers of a program."""
 ROWS = (
     *timing_attention.ROWS, *timing_others.ROWS, *timing_matmuls.ROWS, *timing_images.ROWS,
-    *timing_caches.ROWS,
+    *timing_caches.ROWS, *timing_lines.ROWS,
 )  # fmt: skip
 
 
@@ -85,7 +86,7 @@ def built(device: Device, rows: Sequence[Prepared]) -> dict[tuple[str, str], Bui
 
 
 def ours(device: Device, own: Prepared, tile: str, kernel: Built) -> tuple[float, int]:
-    """Return the time of a call in µs, and the size of its buffers in bytes."""
+    """Return the time of a call in µs, and the bytes that it moves."""
     target, call, memory = Target(CUDA, device.architecture), own.call, own.memory
     launch = launch_of(call, find(call, target.architecture, tile), target)
     size = sum(b.nbytes for b in memory.buffers)
@@ -93,7 +94,7 @@ def ours(device: Device, own: Prepared, tile: str, kernel: Built) -> tuple[float
     time = device.microseconds(Loaded(kernel), launch, sets)
     for places in sets:
         device.free(places)
-    return time, size
+    return time, own.row.moved or size
 
 
 def copied(device: Device, size: int) -> float:

@@ -25,6 +25,7 @@ class Row:
 
     ``whole`` is torch with all of the call's epilogue, where its counterpart leaves some out.
     ``far`` is the least size of all sets of buffers; 0 stands for one set, which L2 may hold.
+    ``moved`` counts the bytes read and written if these are not all bytes of the buffers.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Row:
     flops: float = 0.0
     far: int = FAR
     whole: Work | None = None
+    moved: int = 0
 
 
 def product(m: int, n: int, k: int, dtype: str) -> Work:
