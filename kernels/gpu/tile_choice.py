@@ -12,9 +12,9 @@ __all__ = [
     "LANE_WINDOWS", "LARGE_WINDOW", "LEAST_MANY", "LEAST_MLP_ROWS", "LEAST_SIDE", "LONG_ROWS",
     "MANY_PIXELS", "MANY_ROWS", "MANY_SHARED", "MLP_TILES", "MOST_FEW",
     "MOST_PROJECTION_CLUSTERS", "ONE_CODED_ROW", "ONE_ROW_TILES", "PROMOTED_TILE", "SHARED_W",
-    "SHARED_X", "SPLIT_TILES", "SQUARE_WINDOW", "TF32_TILES", "TYPICAL_FEW",
-    "WARPGROUP_TILES", "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile", "OneRow",
-    "WarpgroupTile", "choose_concurrent_tile", "choose_few_pixels", "choose_few_tile",
+    "SHARED_X", "SPLIT_TILES", "SQUARE_WINDOW", "STRIDED_LANES", "TF32_TILES",
+    "TYPICAL_FEW", "WARPGROUP_TILES", "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile",
+    "OneRow", "WarpgroupTile", "choose_concurrent_tile", "choose_few_pixels", "choose_few_tile",
     "choose_tile", "choose_warpgroup_tiles", "choose_wide_rows", "most_few", "one_row_width",
 ]  # fmt: skip
 
@@ -102,8 +102,12 @@ LARGE_WINDOW = "7x7"
 LANE_WINDOWS = ((14, 14), (7, 7))
 """Pixels of a block whose lanes have one channel each of 7 × 7 pixels, for 16-bit numbers.
 
-On an H100, batch 32, 7 × 7 windows, µs: 56² × 96 takes 35.5 and 37.1, 46.8 by threads of two
-channels, 28² × 192 20.8, 23.1 and 23.7, 14² × 384 13.3, 13.5 and 18.9, 7² × 768 13.7, 7.9, 15.0.
+On an H100, batch 32, 7 × 7 windows, µs: 56² × 96 takes 35.9 and 38.2, 47.5 by threads of two
+channels, 28² × 192 19.8, 20.3 and 24.0, 14² × 384 12.4, 13.1 and 19.1, 7² × 768 12.8, 7.6, 15.1.
+"""
+STRIDED_LANES = (8, 14)
+"""The same where a stride is 2, whose lanes have 4 rows: 56² × 144 by 5 × 5 takes 19.8 µs instead
+of 23.7, 14² × 672 7.9 instead of 9.5.
 """
 H100_SMS = 132
 """SMs of an H100, for which kernels and tiles are chosen."""
@@ -449,8 +453,12 @@ def choose_wide_rows(
 ) -> FewTile | None:
     """Choose a few-row tile for a matmul that has more rows than the tile.
 
-    Returns None unless each SM gets at most one block, and blocks have little work.
+    Returns None unless each SM gets at most one block, and blocks have little work or were
+    measured to be faster than warpgroup kernels.
     """
+    measured = _MEASURED.get((ceil(rows / 64), columns, depth))
+    if measured is not None and measured in tiles:
+        return measured
     found = {
         tile: _microseconds(rows, columns, depth, *tile)
         for tile in tiles
@@ -511,6 +519,7 @@ _MEASURED: Mapping[tuple[int, int, int], FewTile] = MappingProxyType({
     (2, 384, 1536): (32, 4), (2, 2304, 768): (72, 3), (2, 768, 768): (24, 3),
     (2, 3072, 768): (64, 2), (2, 768, 3072): (64, 8), (4, 2304, 768): (96, 2),
     (4, 768, 768): (32, 2), (4, 3072, 768): (96, 2), (4, 768, 3072): (96, 6),
+    (5, 768, 3072): (64, 2),
 })  # fmt: skip
 """Tiles that minimise the replay time of MiniLM, BERT-base, GPT-2 and ViT-base.  Keys are the
 number of row tiles, columns and depth (``python -m tests.gpu.chain --tiles``, one H100).

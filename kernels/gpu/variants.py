@@ -27,6 +27,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     PROMOTED_TILE,
     SPLIT_TILES,
     SQUARE_WINDOW,
+    STRIDED_LANES,
     TF32_TILES,
     TWO_OF_FOUR_TILES,
     WARPGROUP_TILES,
@@ -207,10 +208,12 @@ def _windows(op: str, dtype: str) -> tuple[Variant, ...]:
 
 
 def _lanes(dtype: str, down: int, across: int) -> Variant:
-    """Depthwise convolution with a large window: a warp has 32 channels of 7 × 7 pixels."""
+    """Depthwise convolution with a large window: a lane has 7 pixels of up to 7 rows."""
     side, group = 7, 32
-    warps = down * across // side**2
-    params = {"down": down, "across": across, "side": side, "group": group, "blocks": 16 // warps}
+    tall = min(side, down if down % side == 0 else down // 2)
+    warps = down * across // (side * tall)
+    params = {"down": down, "across": across, "side": side, "tall": tall, "group": group,
+              "blocks": 16 // warps}  # fmt: skip
     tile, needs = f"{down}x{across}x{group}", ("bf16",) * (dtype == "bf16")
     return Variant("depthwise", dtype, "depthwise_lanes.cu.in", tile, 32 * warps, params, needs)
 
@@ -350,7 +353,7 @@ VARIANTS = (
         for d in ("u8", "i8")
     ),
     *(v for op in ("depthwise", "pool") for d in ("f32", "f16", "bf16") for v in _windows(op, d)),
-    *(_lanes(d, *tile) for d in ("f16", "bf16") for tile in LANE_WINDOWS),
+    *(_lanes(d, *tile) for d in ("f16", "bf16") for tile in (*LANE_WINDOWS, STRIDED_LANES)),
     *(
         Variant(
             "depthwise",
@@ -363,9 +366,9 @@ VARIANTS = (
         for d in ("f32", "f16", "bf16")
     ),
     *(
-        Variant("pool", d, "pool_whole.cu.in", tile, 512, {"runs": runs, "groups": 512 // runs})
+        Variant("pool", d, "pool_whole.cu.in", tile, n, {"runs": runs, "groups": n // runs})
         for d in ("f32", "f16", "bf16")
-        for tile, runs in (("512", 16), ("512x4", 4))
+        for tile, n, runs in (("512", 512, 16), ("512x4", 512, 4), ("128x32", 128, 32))
     ),
     *(
         replace(_gemm(d, *tile), op="conv", template="conv.cu.in")

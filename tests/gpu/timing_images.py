@@ -79,7 +79,8 @@ CONVNEXT = ((56, 96), (28, 192), (14, 384), (7, 768))
 
 def _depthwise(side: int, channels: int, stride: int = 1, taps: int = 3) -> Row:
     made = depthwise(DType.F16, (32, side, side, channels), (taps, taps), (stride, stride))
-    tiles = ("2x2", "1x4", "1x1") if taps == _TAPS else ("1x4", "7x7", "14x14x32", "7x7x32")
+    lanes = ("8x14x32",) if stride > 1 else ("14x14x32", "7x7x32")
+    tiles = ("2x2", "1x4", "1x1") if taps == _TAPS else ("1x4", "7x7", *lanes)
     return Row(f"depthwise f16 b32 {side}x{side} {channels} {taps}x{taps}/{stride}", made, tiles,
                _convolve(32, side, channels, channels, taps, stride, channels))  # fmt: skip
 
@@ -129,7 +130,10 @@ ROWS: tuple[Row, ...] = (
     *(_grouped(32, *one) for one in ((56, 128, 32), (28, 256, 32), (14, 512, 32), (28, 512, 8))),
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),
-    *(_depthwise(*one, taps=5) for one in ((28, 240), (14, 672), (7, 1152))),
+    *(
+        _depthwise(*one, taps=5)
+        for one in ((56, 144, 2), (28, 240), (14, 672), (14, 672, 2), (7, 1152))
+    ),
     *(_projected(n, *one) for n in (32, 1) for one in PROJECTED),
     *(_byte_windows(*s) for s in ((56, 64, 64, 3), (14, 256, 256, 3), (28, 512, 128, 1))),
 )

@@ -36,8 +36,10 @@ _LOWEST = {"f32": "0xff800000u", "f16": "0xfc00fc00u", "bf16": "0xff80ff80u"}
 _TILES, _LANES = "window_tile.cu.in", "depthwise_lanes.cu.in"
 _MOST_HELD = 9
 """Maximum number of a filter's taps that a thread holds in registers."""
-_LEAST_LARGE = 36
-"""Minimum taps for which arithmetic takes longer than memory."""
+_LEAST_LARGE, _LEAST_LANES = 36, 25
+"""Minimum taps for threads of two channels, and for lanes of one in 16 bits: with as many,
+arithmetic takes longer than memory.
+"""
 _CHANNELS = 8
 """Channels that a lane copies at once."""
 
@@ -93,11 +95,16 @@ def refusal_large(call: Call) -> str:
 
 def refusal_lanes(call: Call) -> str:
     """Return why lanes do not compute a channel each of a call with a large window, or ""."""
-    if call.dtype == "f32" or max(call.attributes["strides"]) > 1:
-        return "kernels that hold pixels in shared memory need 16-bit numbers and strides of 1"
+    if call.op != "depthwise" or call.dtype == "f32":
+        return "lanes compute depthwise convolutions of 16-bit numbers"
+    if why := refusal(call):
+        return why
+    high, wide = _taps(call)
+    if high * wide < _LEAST_LANES:
+        return f"it has fewer than {_LEAST_LANES} taps"
     if tensor_core_matmul.vector_length(product_of(call)) != _CHANNELS:
         return f"threads cannot copy {_CHANNELS} channels of a pixel at once"
-    return refusal_large(call)
+    return ""
 
 
 def refusal_square(call: Call) -> str:
@@ -190,7 +197,9 @@ def _run(call: Call, variant: Variant) -> int:
 def shared(call: Call, variant: Variant) -> int:
     if "group" in variant.params:
         p, (high, wide) = variant.params, _taps(call)
-        return int((p["down"] + high - 1) * (p["across"] + wide - 1) * 2 * p["group"])
+        down, across = call.attributes["strides"]
+        pixels = ((p["down"] - 1) * down + high) * ((p["across"] - 1) * across + wide)
+        return int(2 * p["group"] * pixels)
     if "channels" in variant.params:
         high, wide = _taps(call)
         return int(4 * variant.threads * high * wide * variant.params["channels"])

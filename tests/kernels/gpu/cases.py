@@ -699,6 +699,8 @@ def _moves() -> Iterator[Case]:
         yield Case(f"copy {dtype.short}", copy(dtype, (5, 67)), run)
         yield Case(f"turn {dtype.short}", copy(dtype, (45, 67), (1, 0)), turn)
     yield Case("copy late", copy(DType.F16, (3, 2, 40), late=1), run)
+    yield Case("copy of pairs", copy(DType.F16, (3, 5, 2, 90), late=2), run)
+    yield Case("copy of long rows", copy(DType.U8, (2, 700), late=3), run)
     yield Case("copy repeated", copy(DType.F32, (3, 9), repeat=True), run)
     yield Case("turn heads", copy(DType.F16, (2, 3, 33, 5), (0, 2, 1, 3)), run)
     yield Case("turn keys", copy(DType.F16, (2, 3, 40, 33), (0, 3, 1, 2)), turn)
@@ -974,6 +976,10 @@ def _convolutions() -> Iterator[Case]:
                ("1x4", "1x1", "7x7"))  # fmt: skip
     made = depthwise(DType.F16, (2, 9, 15, 24), (7, 7), (1, 1), RESNET)
     yield Case("depthwise 7x7", made, ("1x4", "7x7", "7x7x32", "14x14x32"))
+    made = depthwise(DType.F16, (2, 17, 19, 40), (5, 5), (1, 1), RESNET)
+    yield Case("depthwise 5x5 of lanes", made, ("7x7x32", "14x14x32"))
+    made = depthwise(DType.F16, (1, 30, 27, 72), (5, 5), (2, 2))
+    yield Case("depthwise 5x5 by two", made, ("1x4", "8x14x32"))
     made = depthwise(DType.F16, (1, 12, 17, 8), (5, 7), (1, 1), endless=True)
     yield Case("depthwise lanes infinite", made, ("14x14x32",))
     made = depthwise(DType.BF16, (1, 18, 17, 40), (5, 5), (1, 1))
@@ -982,7 +988,7 @@ def _convolutions() -> Iterator[Case]:
         yield Case(f"pool {kind}", pool(DType.F16, (2, 7, 8, 24), kind), ("256", "1x4", "1x1"))
     for kind in ("max", "average"):
         made = whole_pool(DType.F16, (3, 7, 21, 136), kind)
-        yield Case(f"pool whole {kind}", made, ("512", "512x4"))
+        yield Case(f"pool whole {kind}", made, ("512", "512x4", "128x32"))
     yield Case("conv nothing", conv(DType.F16, (0, 5, 5, 8), (9, 3, 3)), small)
 
 

@@ -193,14 +193,27 @@ def test_windows_of_few_channels_share_a_row_if_there_are_many(batch: int, windo
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("side", "taps", "tile"), [(56, 3, "2x2"), (7, 3, "1x4"), (28, 5, "1x4")])
-def test_threads_compute_squares_of_pixels_of_images_with_even_sides(
-    side: int, taps: int, tile: str
-) -> None:
+@pytest.mark.parametrize(
+    ("side", "taps", "step", "tile"),
+    [(56, 3, 1, "2x2"), (7, 3, 1, "1x4"), (28, 5, 1, "14x14x32"), (7, 5, 1, "7x7x32"),
+     (56, 5, 2, "8x14x32")],
+)  # fmt: skip
+def test_windows_have_kernels_for_their_sizes(side: int, taps: int, step: int, tile: str) -> None:
+    """Squares of pixels for images with even sides; channels by lanes for large windows."""
     net = Net()
     x = net.input("x", 32, 96, side, side)
-    filters, pads = net.const(normal(96, 1, taps, taps)), {"pads": [taps // 2] * 4}
+    filters, more = net.const(normal(96, 1, taps, taps)), {"pads": [taps // 2] * 4}
     first = net("Conv", x, net.const(normal(96, 96, 1, 1)))
-    calls = lowered(net, net("Conv", first, filters, group=96, **pads))
+    calls = lowered(net, net("Conv", first, filters, group=96, strides=[step] * 2, **more))
     (call,) = [c for c in calls if c.op == "depthwise"]
     assert variants_of(call)[0][0].tile == tile
+
+
+@pytest.mark.parametrize(("batch", "when"), [(256, 8 * 256 - 4 * 132), (1, 8 - 4 * 132)])
+def test_pools_over_many_images_need_few_threads_each(batch: int, when: int) -> None:
+    net = Net()
+    x = net.input("x", batch, 64, 7, 7)
+    y = net("Relu", net("Conv", x, net.const(normal(2048, 64, 1, 1))))
+    (call,) = [c for c in calls_in(net, net("GlobalAveragePool", y)) if c.op == "pool"]
+    first, second, *_ = variants_of(call)
+    assert (first[0].tile, first[1], second[0].tile, second[1]) == ("128x32", when, "512", 1)
