@@ -158,7 +158,10 @@ class GpuProgramWriter(ProgramWriter):
         if call.op == "gemm" and operand.name == "x":
             x = named["x"]
             assert isinstance(x, View)
-            norm = self.normed[x.buffer].y.dims[0]
+            held = self.normed.get(x.buffer)
+            if held is None:  # a scaled image
+                return False
+            norm = held.y.dims[0]
             return x.dims[0] in (of_many_rows(norm), of_many_rows(none_of_one(norm)))
         if call.op != "gemm_nbits" or operand.name != "x":
             return False
