@@ -72,7 +72,9 @@ def skip_zeroing(
         return weights, terms
     condition, a, b = choice.operands
     shares, zero = (b, a) if terms[0].inverted else (a, b)
-    if condition != terms[0].value or shares != weights or constant_number(graph, zero) != 0.0:
+    same = graph.spec(choice.results[0]).shape == graph.spec(weights).shape
+    zeroes = shares == weights and constant_number(graph, zero) == 0.0
+    if condition != terms[0].value or not zeroes or not same:
         return weights, terms
     matcher.covered.append(choice)
     return choice.results[0], (replace(terms[0], fill=-inf), *terms[1:])
