@@ -237,7 +237,7 @@ def an_evaluator(isas: tuple[str, ...], **more: Any) -> Evaluator:
                              "n=4, padded": {"x": small}, "n=400, uniform": {"x": large}},
                     frozenset(("n=400, uniform",)))  # fmt: skip
     nothing = cast(Any, None)
-    model = cast(Any, SimpleNamespace(graph=None))
+    model = cast(Any, SimpleNamespace(graph=SimpleNamespace(weights={})))
     one = Evaluator(model, nothing, inputs, Options(), isas, **more)
     one._reference = Reference({}, {}, {}, (), (), {})
     return one
@@ -257,7 +257,7 @@ def test_kernels_below_the_highest_level_run_once_a_feed(monkeypatch: pytest.Mon
     highest, lower = asked
     assert highest["isa"] == "avx2" and lower["isa"] == "scalar"
     assert highest["levels"] == ("off", "all") and set(lower["levels"]) == {"all"}
-    assert not highest["spare"]
+    assert highest["bodies"] and not lower["bodies"] and not highest["spare"]
     assert set(lower["spare"]) == {"n=400", "n=1", "n=400, uniform"}, "all but the padded one"
     with one._bisection():
         one.check(model)
