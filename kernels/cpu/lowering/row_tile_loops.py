@@ -60,6 +60,8 @@ __all__ = ["NotTileable", "loop_over_row_tiles"]
 _MAX_ITERATIONS = 4096
 _STEP_MULTIPLE = 16
 """The runtime may shorten parallel iterations to multiples of this."""
+_ROUNDING_PERIOD = 16
+"""Iterations after which rows are rounded as before: the largest granularity of a call."""
 _RECOMPUTED = 1 / 8
 """Largest share of rows that are recomputed rather than carried over."""
 
@@ -256,11 +258,29 @@ class _LoopBuilder:
         if len(iterations) > _MAX_ITERATIONS:
             raise NotTileable("there are too many iterations")
         for value in near:
+            if value.parallel:
+                for step in (_STEP_MULTIPLE, self.step):
+                    for start in self._distinct_starts(step):
+                        self._simulate_iteration(value, {}, start)
+                continue
             held = dict[int, int]()
-            for start in range(0, self.extent, _STEP_MULTIPLE) if value.parallel else ():
-                self._simulate_iteration(value, {}, start)
             for start in iterations:
-                held = self._simulate_iteration(value, {} if value.parallel else held, start)
+                held = self._simulate_iteration(value, held, start)
+
+    def _distinct_starts(self, step: int) -> list[int]:
+        """First rows of parallel iterations, which are independent, without most in the middle.
+
+        Iterations that touch no edge of a value differ by a shift alone, and by how rows are
+        rounded to the granularity of a call, which repeats within 16 iterations.
+        """
+        assert isinstance(self.extent, int)
+        starts, begin = list(range(0, self.extent, step)), self.symbols[0]
+        middle = {begin: starts[len(starts) // 2]}
+        behind = (n.factor * middle[begin] - evaluate(n.first, middle) for n in self.needs)
+        margins = (max(v.top, padding_below(v)) for v in self.values.values())
+        reach = max(*behind, *margins, *(abs(n.extra) for n in self.needs))
+        edge = reach + max(step, self.step) + _ROUNDING_PERIOD * step
+        return [s for s in starts if s < edge or s >= self.extent - 2 * edge]
 
     def _simulate_iteration(
         self, value: LoopValue, held: dict[int, int], start: int

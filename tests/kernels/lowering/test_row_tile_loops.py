@@ -13,6 +13,7 @@ from tests.interpreter import check_lifetimes, run
 from tracea_graph.ir import evaluate
 from tracea_graph.kernels.cpu.call_stats import call_stats
 from tracea_graph.kernels.cpu.lowering.lower import lower
+from tracea_graph.kernels.cpu.lowering.row_tile_loops import _LoopBuilder
 from tracea_graph.kernels.cpu.lowering.rows_read_by_calls import NotTileable
 from tracea_graph.kernels.cpu.plan_encoding import encode
 from tracea_graph.kernels.program import Program
@@ -77,6 +78,31 @@ def test_lines_of_images_are_tiled(stride: int, k: int, rows: int) -> None:
     iterations = -(-((17 - 1) // stride + 1) // rows)
     twice = (iterations - 1) * max(0, k - stride)  # rows that two iterations read
     assert loop.parallel == (twice <= 17 / 8), "few rows are made twice"
+
+
+@pytest.mark.parametrize(("stride", "k", "rows"), [(1, 3, 16), (1, 5, 40), (2, 5, 40), (1, 3, 17)])
+def test_iterations_in_the_middle_are_alike(
+    stride: int, k: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop over many lines is the one that a simulation of all its iterations gives."""
+    simulated, found = list[int](), []
+    one = _LoopBuilder._simulate_iteration
+
+    def counted(self: _LoopBuilder, *args: Any) -> dict[int, int]:
+        simulated[-1] += 1
+        return one(self, *args)
+
+    monkeypatch.setattr(_LoopBuilder, "_simulate_iteration", counted)
+    for _ in range(2):
+        simulated.append(0)
+        _, graph = bottleneck(4001, stride, k)
+        _, made = program(graph, RowTile(1, 3, rows))
+        assert [loop.parallel for loop in made.loops] == [True]
+        found.append(encode(made))
+        monkeypatch.setattr(
+            _LoopBuilder, "_distinct_starts", lambda self, step: list(range(0, self.extent, step))
+        )
+    assert found[0] == found[1] and simulated[0] < simulated[1]
 
 
 def test_values_between_calls_shrink_to_one_tile() -> None:
