@@ -108,12 +108,12 @@ def decompose_lrn(s: OnnxBuilder) -> OnnxBuilder:
     alpha, beta = (float(s.attribute(n, d)) for n, d in (("alpha", 1e-4), ("beta", 0.75)))
     count, ones = channels, (1,) * (len(shape) - 2)
 
-    def band() -> Array:
+    def summed_channels() -> Array:
         apart = np.arange(count)[None] - np.arange(count)[:, None]
         near = (apart >= -((size - 1) // 2)) & (apart <= size // 2)
         return (near * np.float32(alpha / size)).astype(np.float32).reshape(count, count, *ones)
 
-    filters = s.entered(DType.F32, (count, count, *ones), band)
+    filters = s.entered(DType.F32, (count, count, *ones), summed_channels)
     bias = s.constant(np.full(count, float(s.attribute("bias", 1.0)), np.float32))
     total = s("Conv", s("Mul", x, x), filters, bias, spec=_f32(*shape), kernel_shape=ones)
     if beta == 0.75:
