@@ -101,16 +101,19 @@ def vector_length(*dtypes: DType, width: int = _BYTES) -> int:
 
 
 def chain_template_parameters(
-    chain: Chain, fused_sums: bool = True, near: bool = False
+    chain: Chain,
+    fused_sums: bool = True,
+    near: bool = False,
+    fused_near: bool = False,
 ) -> dict[str, Any]:
     """Return the parameters of ``templates/chain.h``.
 
     If all results are floats of 16 bits or fewer, functions such as exp use a cheaper
     approximation, whose error is below one unit in the last place of fp16, and sums are fused
     with a product if ``fused_sums``.  With ``near``, roundings that small bounds follow are two
-    additions.
+    additions, of which ``fused_near`` fuses the first with a product.
     """
-    fused = _divisions(chain) | (_near_roundings(chain) if near else {})
+    fused = _divisions(chain) | (_near_roundings(chain, fused_near) if near or fused_near else {})
     narrow = (*HALVES, *FLOATS8)
     if chain.result_types and all(d in narrow for d in chain.result_types):
         chain = replace(chain, fast_math=True)
@@ -139,7 +142,7 @@ def _divisions(chain: Chain) -> dict[int, str]:
     return found
 
 
-def _near_roundings(chain: Chain) -> dict[int, str]:
+def _near_roundings(chain: Chain, fused: bool) -> dict[int, str]:
     """Return the roundings of a chain that a saturation between small bounds follows, as C.
 
     Adding 1.5 · 2^23 rounds numbers below 2^22 to integers, ties to even, in fewer cycles than the
@@ -153,7 +156,7 @@ def _near_roundings(chain: Chain) -> dict[int, str]:
         if all(isinstance(n, float) and abs(n) < _ROUNDED_BY_SUMS for n in after.args[1:]):
             sum_of, made = chain_source.value(chain, step.args[0]), i - 1
             sum_of = f"({sum_of} + 0x1.8p23f)"
-            if step.args[0] == first + made and chain.steps[made].op == "mul":
+            if fused and step.args[0] == first + made and chain.steps[made].op == "mul":
                 factors = (chain_source.value(chain, ref) for ref in chain.steps[made].args)
                 sum_of = f"fmaf({', '.join(factors)}, 0x1.8p23f)"
             found[i] = f"{sum_of} - 0x1.8p23f"

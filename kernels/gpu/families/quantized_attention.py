@@ -302,7 +302,7 @@ def _statements(call: Call) -> Lifted:
         (result,) = made["results"]
         found.append({"index": first + i, "element": result.element, "steps": made["steps"],
                       "result": result.expression})  # fmt: skip
-    own = chain_parameters.chain_template_parameters(scores.chain, near=True)
+    own = chain_parameters.chain_template_parameters(scores.chain, fused_near=True)
     return lifted({**own, "keyed": found})
 
 

@@ -189,7 +189,7 @@ def _is_integer(call: Call) -> bool:
 
 def _epilogue(call: Call) -> Lifted:
     """Return the statements of the epilogue of integers, whose numbers are arguments."""
-    return lifted(warpgroup_matmul.epilogue_statements(_product(call), _table(call)))
+    return lifted(warpgroup_matmul.epilogue_statements(_product(call), _table(call), near=True))
 
 
 def _table(call: Call) -> LevelTable | None:

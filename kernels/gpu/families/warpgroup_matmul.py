@@ -500,20 +500,19 @@ def parameters(
     }
 
 
-def epilogue_statements(call: Call, table: LevelTable | None) -> dict[str, Any]:
-    """Return the template's parameters that hold the statements of the epilogue."""
+def epilogue_statements(
+    call: Call, table: LevelTable | None, near: bool = False
+) -> dict[str, Any]:  # fmt: skip
+    """Return the template's parameters for the statements, their roundings ``near`` or not."""
     chain, exact = chain_of(call), _counted(call) or _in_windows(call)
     gelu = None if exact else last_gelu(chain)
     rounding = rounding_after(chain) if gelu else ""
     # fused sums are held longer, and matrices that the epilogue reads leave no registers for it
     own = without_last(chain, 1 + bool(rounding)) if gelu else table.head if table else chain
-    fused = "full" not in chain.operands[1:]
+    made = chain_parameters.chain_template_parameters(own, "full" not in chain.operands[1:], near)
     return {
-        **chain_parameters.chain_template_parameters(own, fused_sums=fused),
-        "gelu": gelu,
-        "rounding": rounding,
-        "table": table and table.parameters(),
-    }
+        **made, "gelu": gelu, "rounding": rounding, "table": table and table.parameters(),
+    }  # fmt: skip
 
 
 def _narrow(chain: Chain) -> set[str]:

@@ -2,8 +2,8 @@
 //% if rounding
 *(u16*)&${to} = f8_of_halves(gelu_pair(f16_pair(${two}[0], ${two}[1]), ${gelu[0]}, ${gelu[1]}), ${rounding});
 //% elif table
-${to}.at[0] = of_levels[(i32)(${two}[0] - (${table.low}))];
-${to}.at[1] = of_levels[(i32)(${two}[1] - (${table.low}))];
+${to}.at[0] = of_levels[float_bits(${two}[0] - ${table.low} + 0x1.8p23f) & 255u];
+${to}.at[1] = of_levels[float_bits(${two}[1] - ${table.low} + 0x1.8p23f) & 255u];
 //% elif gelu
 *(u32*)&${to} = gelu_pair(f16_pair(${two}[0], ${two}[1]), ${gelu[0]}, ${gelu[1]});
 //% else
