@@ -46,6 +46,7 @@ HIP = Dialect(
     lacks=frozenset(
         f"{name}.cu.in"
         for name in (
+            "dequantize",
             "gemm",
             "gemm_blocks",
             "gemm_blocks_wgmma",
