@@ -327,6 +327,8 @@ def test_the_headline_gives_the_lower_bound() -> None:
     assert gain_in_words((TIMING,)) == "at least 1.90× as fast, 2.00× in the median"
     slow = replace(TIMING, threads=2, ratio=1.5, low=1.1)
     assert gain_in_words((TIMING, slow)) == "at least 1.10× as fast, 1.50× to 2.00× in the median"
+    noisy = gain_in_words((TIMING, replace(TIMING, threads=2, ratio=1.5, low=0.84)))
+    assert noisy == "1.50× to 2.00× in the median, 99 % bounds from 0.84× on"
     alike = replace(TIMING, threads=2, ratio=2.004)
     assert gain_in_words((TIMING, alike)) == "at least 1.90× as fast, 2.00× in the median"
     assert gain_in_words(()) == "not timed"

@@ -341,11 +341,14 @@ def gain_in_words(timings: Sequence[TimingRow]) -> str:
 def speedup_in_words(lows: Sequence[float], medians: Sequence[float]) -> str:
     """Return the smallest lower bound and the range of the medians, in words.
 
-    A lower bound of 0 means that there were too few runs for bounds.
+    A lower bound of 0 means that there were too few runs for bounds.  Where one timing is a clear
+    gain, another's lower bound may be below 1.
     """
     median = f"{speedup_range(medians)} in the median"
     if min(lows) <= 0:
         return f"{median}, with too few runs for bounds"
+    if min(lows) < 1:  # "improved, at least 0.84× as fast" would contradict itself
+        return f"{median}, 99 % bounds from {min(lows):.2f}× on"
     return f"at least {min(lows):.2f}× as fast, {median}"
 
 
