@@ -93,7 +93,7 @@ class token have 197 keys.
 """
 MOST_FEW, TYPICAL_FEW = 256, 128
 """Maximum rows of the kernels of few rows, and a lower limit with a tile of its own."""
-_FEW_OFWIDE, WIDE = 64, 16384
+_FEW_OF_WIDE, WIDE = 64, 16384
 """Maximum rows of the kernels of few rows if there are at least ``WIDE`` columns: with more rows
 they would read the weight more than once.
 """
@@ -393,7 +393,7 @@ def most_few(columns: int) -> int:
 
     ``columns`` is 0 if unknown.
     """
-    return _FEW_OFWIDE if columns >= WIDE else MOST_FEW
+    return _FEW_OF_WIDE if columns >= WIDE else MOST_FEW
 
 
 def one_row_width(columns: int, depth: int) -> int:
