@@ -88,6 +88,8 @@ def test_all_of_it_as_table_and_json(cache: Path) -> None:
     data = json.loads(health.to_json())
     host, other = data["backends"]
     levels = dict.fromkeys((*levels_of(HERE), *levels_of(HERE, "int8")))
+    if "avx512vnni" in levels:  # which a library has in its place (Zen 5 has both)
+        levels.pop("avxvnni", None)
     assert (host["name"], host["levels"]) == ("cpu", list(levels))
     assert host["figures"]["bandwidth"]["dram"] > 0 and not host["problem"]
     assert other["name"] == "cuda" and other["levels"] and other["figures"] is None
