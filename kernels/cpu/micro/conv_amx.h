@@ -150,8 +150,8 @@ struct Asked {
 
 // All taps alike, of `depth` lanes each but for a last block's.
 template <bool TALL, bool WIDE>
-INLINE void sum_same(const tracea_conv_tile* t, const Runs& first, int rows, Asked& asked,
-                     Ending& ending) {
+INLINE void sum_same(const tracea_conv_tile* t, const Runs& first, [[maybe_unused]] int rows,
+                     Asked& asked, Ending& ending) {
   const int64_t blocks = t->rows ? t->blocks : 0, cols = t->cols, depth = t->depth;
   const int64_t steps = blocks * t->rows * cols;
   const int pieces = steps ? (int)((ending.end + steps - 1) / steps) : 0;
@@ -177,8 +177,8 @@ INLINE void sum_same(const tracea_conv_tile* t, const Runs& first, int rows, Ask
 }
 
 template <bool TALL, bool WIDE>
-INLINE void sum_taps(const tracea_conv_tile* t, const Runs& first, int rows, Asked& asked,
-                     Ending& ending) {
+INLINE void sum_taps(const tracea_conv_tile* t, const Runs& first, [[maybe_unused]] int rows,
+                     Asked& asked, Ending& ending) {
   const int64_t blocks = t->rows ? t->blocks : 0, cols = t->cols, depth = t->depth;
   const int64_t x_col = t->x_col, w_panel = t->w_panel;
   //% if split

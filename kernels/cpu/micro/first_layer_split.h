@@ -60,7 +60,7 @@ int32_t split_columns(const tracea_first_layer_line* t) {
       takes[i][l] = _mm512_cmpeq_epi32_mask(rest, _mm512_set1_epi32(l));
   }
   for (int64_t column = 0; column < t->columns; column += PANEL) {
-    const int64_t left = t->columns - column, columns = left < PANEL ? left : PANEL;
+    const int64_t left = t->columns - column, columns = left < PANEL ? left : int64_t{PANEL};
     const __mmask16 there = (__mmask16)((1u << columns) - 1);
     __m512i upper[CHANNELS], lower[CHANNELS], lane[LANES];
     odd |= halves_of<CHANNELS>(t, column, there, upper, lower);

@@ -48,7 +48,7 @@ template <bool TALL, bool WIDE, class PRODUCT>
 void add_copies(const tracea_gemm_tile* t, int64_t k, int depth, int64_t count) {
   alignas(64) float a[2 * ROWS * DEPTH], b[2 * DEPTH * PANEL] = {};
   const vm lanes = first(count);
-  const vi flip = set1_int(PRODUCT::OFFSET ? 0 : t->flip);
+  const vi flip = set1_int(PRODUCT::OFFSET != 0 ? 0 : t->flip);
   for (int i = 0; i < t->mr; i++)
     store(a + i * DEPTH, (vf)left_of((vi)load(t->a + i * t->lda + k, lanes), flip));
   const bool whole = count == depth;
