@@ -202,9 +202,8 @@ def _renumbered(
     steps = list[Step]()
     for value in sorted(values):
         step = chain.steps[value - len(chain.operands)]
-        args = tuple(place[a] if isinstance(a, int) else a for a in step.args)
-        place[value] = first + len(steps)
-        steps.append(Step(step.op, args))
+        steps.append(step.renumbered(place.__getitem__))
+        place[value] = first + len(steps) - 1
     return tuple(steps)
 
 

@@ -94,6 +94,10 @@ class Step:
         if not all(isinstance(a, float) for a in self.args[meaning.arity - meaning.literals :]):
             raise ValueError(f"{self.op}: the last {meaning.literals} arguments must be literals")
 
+    def renumbered(self, new: Callable[[int], int]) -> Step:
+        """Return the step with references to operands and steps changed by ``new``."""
+        return Step(self.op, tuple(new(a) if isinstance(a, int) else a for a in self.args))
+
 
 @dataclass(frozen=True)
 class Chain:

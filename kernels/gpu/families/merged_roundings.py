@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tracea_graph.ops.chain import FULL, Chain, Ref, Step
+from tracea_graph.ops.chain import FULL, Chain, Step
 
 __all__ = ["LEVELS", "is_level", "merged_roundings"]
 
@@ -115,11 +115,11 @@ def _rounded_before(chain: Chain, i: int) -> Chain | None:
     new = (div, Step("round", (level + 1,)), Step("add", (level, level + 2)),
            Step("saturate", (level + 3, *bounds)))  # fmt: skip
 
-    def moved(ref: Ref) -> Ref:
-        return ref - 1 if isinstance(ref, int) and ref >= level + 5 else ref
+    def moved(ref: int) -> int:
+        return ref - 1 if ref >= level + 5 else ref
 
-    after = tuple(Step(s.op, tuple(map(moved, s.args))) for s in chain.steps[i + 6 :])
-    results = tuple(int(moved(r)) for r in chain.results)
+    after = tuple(s.renumbered(moved) for s in chain.steps[i + 6 :])
+    results = tuple(map(moved, chain.results))
     return replace(chain, steps=(*chain.steps[: i + 1], *new, *after), results=results)
 
 
@@ -127,11 +127,11 @@ def _without(chain: Chain, value: int, last: int, new: tuple[Step, ...]) -> Chai
     """Return a chain in which ``new`` stands for the steps behind ``value`` up to ``last``."""
     first, gone = len(chain.operands), last - value - len(new)
 
-    def moved(ref: Ref) -> Ref:
-        return ref - gone if isinstance(ref, int) and ref >= last else ref
+    def moved(ref: int) -> int:
+        return ref - gone if ref >= last else ref
 
     put = tuple(Step(s.op, (value, *s.args[1:])) for s in new)
     kept = chain.steps[: value - first + 1]
-    after = tuple(Step(s.op, tuple(map(moved, s.args))) for s in chain.steps[last - first + 1 :])
-    results = tuple(int(moved(r)) for r in chain.results)
+    after = tuple(s.renumbered(moved) for s in chain.steps[last - first + 1 :])
+    results = tuple(map(moved, chain.results))
     return replace(chain, steps=(*kept, *put, *after), results=results)

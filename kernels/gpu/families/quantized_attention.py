@@ -9,7 +9,6 @@ their own compute them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -229,10 +228,10 @@ def _times_first(chain: Chain) -> Chain:
     if not taken:
         return chain
     kept = [first + i for i in range(len(chain.steps)) if first + i not in taken]
-    place = {**{i: i for i in range(first)}, last: first}
-    place |= {old: first + 1 + new for new, old in enumerate(kept)}
-    steps = tuple(_renumbered(chain.steps[i - first], place) for i in kept)
-    results = tuple(place[r] for r in chain.results)
+    numbers = {**{i: i for i in range(first)}, last: first}
+    numbers |= {old: first + 1 + new for new, old in enumerate(kept)}
+    steps = tuple(chain.steps[i - first].renumbered(numbers.__getitem__) for i in kept)
+    results = tuple(numbers[r] for r in chain.results)
     return replace(chain, steps=(Step("mul", (0, float(factor))), *steps), results=results)
 
 
@@ -250,15 +249,18 @@ def _by_key(chain: Chain, unit: float) -> ScoreChains:
     needed = sorted(keyed.intersection(asked))
     tall = [i for i in range(first) if i not in keyed]
     kept = [first + i for i in range(len(chain.steps)) if first + i not in keyed]
-    place = {old: new for new, old in enumerate([*tall, *needed, *kept])}
+    numbers = {old: new for new, old in enumerate([*tall, *needed, *kept])}
     own = {old: new for new, old in enumerate([*rows, *sorted(keyed - {*rows})])}
     natural = [DType.BOOL if chain.types[i] == "b" else DType.F32 for i in needed]
     types = chain.operand_types
     main = Chain(
-        (FULL,) * (len(tall) + len(needed)), tuple(_renumbered(s, place) for s in rest),
-        tuple(place[r] for r in chain.results), (*(types[i] for i in tall), *natural),
+        (FULL,) * (len(tall) + len(needed)),
+        tuple(s.renumbered(numbers.__getitem__) for s in rest),
+        tuple(numbers[r] for r in chain.results), (*(types[i] for i in tall), *natural),
     )  # fmt: skip
-    steps = tuple(_renumbered(chain.steps[i - first], own) for i in sorted(keyed - {*rows}))
+    steps = tuple(
+        chain.steps[i - first].renumbered(own.__getitem__) for i in sorted(keyed - {*rows})
+    )
     of_rows = tuple(types[i] for i in rows)
     made = (Chain((ROW,) * len(rows), steps, (own[i],), of_rows) for i in needed)
     return ScoreChains(main, unit, rows, tuple(made))
@@ -267,10 +269,6 @@ def _by_key(chain: Chain, unit: float) -> ScoreChains:
 def _values(step: Step) -> list[int]:
     """Return the values that a step reads; literals are none."""
     return [a for a in step.args if isinstance(a, int)]
-
-
-def _renumbered(step: Step, place: Mapping[int, int]) -> Step:
-    return Step(step.op, tuple(place[a] if isinstance(a, int) else a for a in step.args))
 
 
 def tensor_chain(call: Call) -> Chain:

@@ -47,7 +47,7 @@ ALL = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def together(request: pytest.FixtureRequest) -> None:
+def kernels_compiled_at_once(request: pytest.FixtureRequest) -> None:
     """Compile the kernels of all cases that will run, many at once."""
     asked = (getattr(item, "callspec", None) for item in request.session.items
              if item.path == request.path)  # fmt: skip

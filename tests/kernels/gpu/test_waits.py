@@ -33,7 +33,7 @@ EACH = [pytest.param(c, t, id=f"{c.name} {t}") for c, t in one_of_each()]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def together() -> None:
+def kernels_compiled_at_once() -> None:
     """Compile all kernels at once."""
     compiled([source(*pair.values) for pair in EACH])
 
