@@ -140,12 +140,17 @@ def test_matrices_are_dequantized_for_many_rows(
     compare(params, given)
 
 
-def test_the_number_of_rows_decides_whether_matrices_are_dequantized() -> None:
+def of_varying_rows() -> tuple[Program, list[TensorSpec]]:
+    """Return the program of a gate for any number of rows, planned for one, and its operands."""
     params, arrays_of_one = gated(1)
     given = specs(arrays_of_one)
     given[0] = TensorSpec(DType.F32, (1, "rows", WIDTH))
     given[8] = TensorSpec(DType.F32, (1, "rows", 40))
-    program = program_of(params, given, DType.F32, {"rows": 1})
+    return program_of(params, given, DType.F32, {"rows": 1}), given
+
+
+def test_the_number_of_rows_decides_whether_matrices_are_dequantized() -> None:
+    program, given = of_varying_rows()
     few, many = launched(program, {"rows": 255}), launched(program, {"rows": 256})
     assert few.count("gemm_nbits") == 3 and "dequantize" not in few and "gemm" not in few
     assert "gemm_nbits" not in many and many.count("dequantize") == 2, "gate and up at once"
@@ -155,11 +160,7 @@ def test_the_number_of_rows_decides_whether_matrices_are_dequantized() -> None:
 
 
 def test_a_gate_is_one_launch_for_one_row() -> None:
-    params, arrays_of_one = gated(1)
-    given = specs(arrays_of_one)
-    given[0] = TensorSpec(DType.F32, (1, "rows", WIDTH))
-    given[8] = TensorSpec(DType.F32, (1, "rows", 40))
-    program = program_of(params, given, DType.F32, {"rows": 1})
+    program, _ = of_varying_rows()
     assert launched(program, {"rows": 1}).count("gemm_nbits") == 2
     assert launched(program, {"rows": 2}).count("gemm_nbits") == 3
 
