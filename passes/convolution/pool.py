@@ -78,6 +78,8 @@ def windowed_pool(region: Region, spatial: Sequence[Extent], opset: int) -> Pool
     window = read_window(region, kernel, spatial)  # type: ignore[arg-type]
     if isinstance(window, str):
         return window
+    if _padded_by_taps(region, window):
+        return "ONNX Runtime's auto_pad of pools leaves dilations out"
     counted = attribute(region, "count_include_pad", 0) == 1
     kind = "max" if region.op == "MaxPool" else "average" if counted else "average-inside"
     clipped = opset >= _CLIPPED or attribute(region, "ceil_mode", 0)
@@ -102,6 +104,13 @@ def windowed_pool(region: Region, spatial: Sequence[Extent], opset: int) -> Pool
     if not window.padded and window.kernel == tuple(spatial) and set(window.dilations) == {1}:
         return PoolParams("max" if kind == "max" else "average")
     return PoolParams(kind, window)
+
+
+def _padded_by_taps(region: Region, window: ConvWindow) -> bool:
+    """Return whether ONNX Runtime pads a dilated window as if its taps were adjacent."""
+    auto = attribute(region, "auto_pad", "NOTSET")
+    auto = auto.decode() if isinstance(auto, bytes) else str(auto)
+    return auto.startswith("SAME") and set(window.dilations) != {1}
 
 
 def _within(window: ConvWindow, spatial: Sequence[Extent]) -> bool:

@@ -471,6 +471,17 @@ def test_a_window_that_may_step_over_everything_keeps_a_pool() -> None:
     assert reasons(trace, "pool") == {"a dilated window may miss the whole image"}
 
 
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool"])
+def test_a_dilated_window_padded_by_its_taps_keeps_a_pool(op: str) -> None:
+    """As ONNX Runtime does, whose result is smaller than ONNX says."""
+    net = Net()
+    x = net.input("x", 1, 4, 11, 13)
+    attrs = {"kernel_shape": [3, 3], "dilations": [2, 1], "auto_pad": "SAME_LOWER"}
+    graph = net.graph(net(op, x, **attrs))
+    trace = schedule_only(graph, RulePass(pool.POOL))
+    assert reasons(trace, "pool") == {"ONNX Runtime's auto_pad of pools leaves dilations out"}
+
+
 @pytest.mark.parametrize("op", ["Flatten", "Reshape", "Squeeze"])
 def test_what_flattens_a_pool_goes_with_it(op: str) -> None:
     net, x = new()
