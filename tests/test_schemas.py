@@ -115,6 +115,7 @@ def test_documents_are_read_back() -> None:
         ([], "menu.json holds no JSON object; write it again"),
         ({"dish": "soup"}, "menu.json has no schema_version: an older version of this tool wrote"),
         (asdict(Menu("soup")) | {"schema_version": 1}, "by an older version of this tool (schema"),
+        ({"schema_version": 1, "model": "m.onnx"}, "menu.json is a document of another kind; "),
         (asdict(Menu("soup")) | {"schema_version": 3}, "version 3, this one reads 2); write it"),
         (asdict(Menu("soup")) | {"dish": 3}, "menu.json is malformed: Expected `str`, got `int`"),
         ({"schema_version": 2}, "missing required field `dish`; write it again"),

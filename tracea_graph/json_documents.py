@@ -60,9 +60,8 @@ def read_document(kind: type[T], data: Any, where: str, advice: str) -> T:
     """
     if not isinstance(data, dict):
         raise UsageError(f"{where} holds no JSON object; {advice}")
-    found, wanted = data.get(_VERSION), _version_of(kind)
-    if found != wanted:
-        raise UsageError(f"{where} {_other_version(found, wanted)}; {advice}")
+    if data.get(_VERSION) != _version_of(kind):
+        raise UsageError(f"{where} {_mismatch(kind, data)}; {advice}")
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -93,9 +92,14 @@ def _version_of(kind: type) -> int:
     return int(getattr(kind, _VERSION))  # dataclass defaults are class attributes
 
 
-def _other_version(found: object, wanted: int) -> str:
+def _mismatch(kind: type, data: Mapping[str, Any]) -> str:
+    """Return how data of another schema version, or of another kind of document, is described."""
+    found, wanted = data.get(_VERSION), _version_of(kind)
     if found is None:
         return f"has no {_VERSION}: an older version of this tool wrote it, or another program"
+    needed = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
+    if 2 * sum(name in data for name in needed) < len(needed):
+        return "is a document of another kind"
     by = "an older" if isinstance(found, int) and found < wanted else "another"
     return (
         f"was written by {by} version of this tool (schema version {found}, this one reads "
