@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.ops.chain import ELEMENTARY, FULL, INTEGERS, Chain, Ref, Step
+from tracea_graph.ops.chain import ELEMENTARY, FLOATS8, FULL, INTEGERS, Chain, Ref, Step
 from tracea_graph.ops.elementwise import MAX_RANK, ElementwiseParams, broadcast
 from tracea_graph.ops.elementwise_steps import OPERATORS
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.int8_matmul import FLOATS8
 from tracea_graph.passes.pointwise.bound_expressions import BoundChain, matrix_broadcast_kind
 from tracea_graph.passes.quantized.scale_checks import are_zero, is_ordinary
 from tracea_graph.passes.quantized.scaled_rows import scale_each_row

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.chain import ROW, SCALAR
-from tracea_graph.ops.int8_matmul import FLOATS8
+from tracea_graph.ops.chain import FLOATS8, ROW, SCALAR
 from tracea_graph.passes.pointwise.bound_expressions import matrix_broadcast_kind
 from tracea_graph.passes.quantized.integer_matrix import IntegerGemm, integer_gemm
 from tracea_graph.passes.quantized.rescale import (

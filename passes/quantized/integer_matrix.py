@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracea_graph.ir import Array, DType, Weight
+from tracea_graph.ops.chain import FLOATS8
 from tracea_graph.ops.gemm import GemmParams
-from tracea_graph.ops.int8_matmul import FLOATS8, MAX_DEPTH, IntegerOperand
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
 from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.passes.quantized.scale_checks import are_zero
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason

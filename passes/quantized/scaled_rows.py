@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.int8_matmul import FLOATS8
+from tracea_graph.ops.chain import FLOATS8
 from tracea_graph.passes.quantized.scale_checks import are_zero
 from tracea_graph.passes.region_helpers import attribute, operand_producer
 from tracea_graph.ttg import Region, TileGraph

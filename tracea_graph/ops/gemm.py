@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import FLOATS8, Chain
 from tracea_graph.ops.function_body import Body, BodyBuilder
-from tracea_graph.ops.int8_matmul import FLOATS8, MAX_DEPTH, IntegerOperand
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
 from tracea_graph.ops.iteration_space_parts import (
     access_map,
     aligned_access,

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.ir import DType
+from tracea_graph.ops.chain import FLOATS8
 from tracea_graph.ops.function_body import BodyBuilder
 
-__all__ = ["FLOATS8", "MAX_DEPTH", "IntegerOperand", "round_columns"]
+__all__ = ["MAX_DEPTH", "IntegerOperand", "round_columns"]
 
 MAX_DEPTH = 2**15
 """Most products whose sum surely fits 32 bits; each factor is a byte minus a zero point."""
@@ -20,8 +21,6 @@ MAX_DEPTH = 2**15
 _LARGEST, _NOTHING = 127.0, 1e-30
 """Largest integer of a column, and the magnitude below which a column counts as zero."""
 _NUMPY = {DType.U8: np.uint8, DType.I8: np.int8}
-FLOATS8 = (DType.F8E4M3FN, DType.F8E5M2)
-"""Types of 8-bit floats whose products some backends compute."""
 
 
 @dataclass(frozen=True)

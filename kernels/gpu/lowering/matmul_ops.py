@@ -30,10 +30,9 @@ from tracea_graph.kernels.gpu.zero_block_storage import COLUMN_BLOCKS
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Value
 from tracea_graph.ops.block_quantized import BlockQuantized
-from tracea_graph.ops.chain import FULL, MAX_OPERANDS, Chain, Step
+from tracea_graph.ops.chain import FLOATS8, FULL, MAX_OPERANDS, Chain, Step
 from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.index_map import ViewMove
-from tracea_graph.ops.int8_matmul import FLOATS8
 from tracea_graph.ops.matmul import MatMulParams
 from tracea_graph.ops.weight_layouts import ALIGNED, KN, NK
 
