@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from tests.backends.conformance import CLOSE, NETS
 from tests.backends.double import DOUBLE, driver
@@ -18,6 +19,7 @@ from tracea_graph.check.worker_process import Worker
 from tracea_graph.commands.bench import BenchOptions
 from tracea_graph.commands.profile import profile
 from tracea_graph.errors import UsageError
+from tracea_graph.ir import DType
 
 pytestmark = pytest.mark.compiler
 BOTH = "cpu,double:sm_90"
@@ -78,6 +80,21 @@ def test_operators_run_what_only_the_gpu_has(tmp_path: Path) -> None:
     found = operators_run(report, feed)
     assert {"ArgMin", "GatherElements", "TopK"} < found
     assert any(op.startswith("Fused") for op in found)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_operators_widen_halves_that_kernels_of_the_cpu_do_not_read(
+    precision: str, tmp_path: Path
+) -> None:
+    net = Net()
+    x = net("Cast", net.input("x", 1, 3, 8, 8, dtype=DType.F16), to=TensorProto.FLOAT)
+    conv = net("Relu", net("Conv", x, net.weight(16, 3, 3, 3), pads=[1] * 4))
+    path = net.save(tmp_path / "m.onnx", net("GlobalAveragePool", conv))
+    report = api.optimize(path, Options(target=BOTH, keep="all", precision=precision))
+    assert (report.outcome, report.status) == ("improved", "passed"), report.reason
+    feed = {"x": normal(1, 3, 8, 8).astype(np.float16)}
+    assert close(report, run(report, {"1": feed}, tmp_path, WITHOUT_GPU)[0], {"1": feed})
+    assert any(op.startswith("Fused") for op in operators_run(report, feed))
 
 
 def test_convolutions_share_their_filters(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ from tracea_graph.kernels.region_signature import (
 from tracea_graph.ops import OpParams
 from tracea_graph.ops.arg_max import ArgParams
 from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.chain import FLOATS8
 from tracea_graph.ops.channel_norm import ChannelNormParams
 from tracea_graph.ops.concat import ConcatParams
 from tracea_graph.ops.conv import ConvParams
@@ -110,6 +111,10 @@ def lacking(graph: TileGraph, region: Region) -> str:
         return "CPU kernels do not interpolate cubically"
     if isinstance(params, IotaParams) and params.offset != 0:
         return "CPU kernels count from numbers, not from sizes"
+    if isinstance(params, ElementwiseParams):
+        for value in filter(None, (*region.operands, *region.results)):
+            if graph.spec(value).dtype in (DType.F16, *FLOATS8):
+                return f"CPU kernels do not convert {value!r}"
     chosen = isinstance(params, TopKParams | GatherElementsParams)
     if chosen or (isinstance(params, ArgParams) and params.prologue is None):
         value = region.operands[0]
