@@ -11,7 +11,15 @@ import pytest
 
 from tests.commands.samples import profile, row
 from tracea_graph.errors import UsageError
-from tracea_graph.views.roofline import HEIGHT, TOP, profile_page, roofline_png, roofline_svg
+from tracea_graph.views.roofline import (
+    HEIGHT,
+    LEFT,
+    TOP,
+    WIDTH,
+    profile_page,
+    roofline_png,
+    roofline_svg,
+)
 
 UNDER_THE_AXIS = f"{TOP + HEIGHT + 17}"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -51,6 +59,18 @@ def test_numbers_do_not_cover_each_other() -> None:
     tags = [c[:2] for c in circles(roofline_svg(made)) if c[2] == 8.0]
     assert len(tags) >= 7
     assert all(abs(a[0] - b[0]) + abs(a[1] - b[1]) > 8 for a in tags for b in tags if a is not b)
+
+
+def test_numbers_do_not_cover_the_peak() -> None:
+    slow = row("FusedCopy", us=1000.0, flops=1e3)
+    made = profile(slow, *(row(f"FusedGemm_{i}", us=500.0 + i, flops=1e8) for i in range(8)))
+    svg = roofline_svg(made)
+    shown = ElementTree.fromstring(svg).iter(f"{SVG}text")
+    (peak,) = (t for t in shown if (t.text or "").endswith("GFLOP/s fp32"))
+    x, y, width = float(peak.get("x", 0)), float(peak.get("y", 0)), 7 * len(peak.text or "")
+    assert x >= LEFT and x + width <= LEFT + WIDTH
+    near = [c for c in circles(svg) if abs(c[1] - y) < 12 and c[0] > x and c[0] < x + width]
+    assert not near
 
 
 def test_a_model_without_arithmetic_still_has_a_picture() -> None:

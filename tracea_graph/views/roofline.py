@@ -47,7 +47,8 @@ NAMED = 13
 X_LABEL, Y_LABEL = "operations per byte moved (FLOP/byte)", "GFLOP/s"
 LARGEST, SMALLEST = 34.0, 4.0
 """Radius in pixels of a disk for all the time, and of the smallest disk drawn."""
-_TAG = 8.0
+_TAG, _CHARACTER = 8.0, 7.0
+"""Radius in pixels of a number in a circle, and width of a character at most."""
 _ANGLES, _DISTANCES = 16, (12.0, 24.0, 38.0, 54.0, 72.0)
 _COLOURS = {"kernel": "#2b6cb0", "own": "#c05621"}
 """Colors of the PNG, which is for light pages."""
@@ -283,13 +284,18 @@ def _tag(disk: PlotDisk, disks: Sequence[PlotDisk], tags: Sequence[Point]) -> Po
 
 
 def _lines(roofs: Roofs, scale: PlotScale) -> Iterator[RoofLine]:
-    """The peak, and each memory up to it; labels are near the left end."""
+    """The peaks, and each memory up to the highest.
+
+    Labels are where few disks lie: left of a peak if there is room, and low on a memory's line.
+    """
     (x0, y0), (x1, _) = scale.low, scale.high
     widths = [m.gbytes for m in roofs.memories]
     for name, peak in roofs.peaks.items():
-        x, y = scale.at(peak / min(widths), peak)
-        flat = (scale.at(peak / max(widths), peak), scale.at(x1, peak))
-        yield RoofLine(f"{peak:.0f} GFLOP/s {name}", *flat, at=(x + 8, y - 6))
+        x, y = scale.at(peak / max(widths), peak)
+        label = f"{peak:.0f} GFLOP/s {name}"
+        before = x - _CHARACTER * len(label)
+        at = (before, y + 4) if before >= LEFT else (x + 8, y - 6)
+        yield RoofLine(label, (x, y), scale.at(x1, peak), at=at)
     for memory in roofs.memories:
         first = max(x0, y0 / memory.gbytes)
         corner = roofs.gflops / memory.gbytes
