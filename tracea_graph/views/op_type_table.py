@@ -62,7 +62,8 @@ def op_type_table(title: str, rows: Sequence[tuple[str, _Sums]], time: str) -> F
     for op, sums in ordered[:_MOST]:
         table.add_row(text_cell(op), *_cells([sums], total))
     if rest := [sums for _, sums in ordered[_MOST:]]:
-        table.add_row(text_cell(f"{len(rest)} others"), *_cells(rest, total))
+        others = "1 other" if len(rest) == 1 else f"{len(rest)} others"
+        table.add_row(text_cell(others), *_cells(rest, total))
     return table
 
 

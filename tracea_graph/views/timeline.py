@@ -183,7 +183,8 @@ class Timeline:
         if self.processors:
             return "\n".join(filter(None, (self._on_processors, self.cost)))
         parts = ", ".join(f"{100 * share:.0f} % {name}" for name, share in self.shares.items())
-        text = f"{self.threads} threads: {parts}"
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        text = f"{threads}: {parts}"
         if self.threads == 1 or not self.alone:
             return text
         ideal = self.alone / self.threads
