@@ -24,6 +24,7 @@ _LEAST_QUERIES = {3: 192, 2: 64}
 """Minimum number of queries for attention kernels, by their number of warpgroups."""
 _LONG = 1024
 """Keys of a window from which on tiles of more queries are faster."""
+_WIDE_TILE = "64x32"
 _WHOLE_QUERIES, _MOST_SPLIT = 64, 96
 """Queries of a block that holds all keys, and the most such blocks for which warps share keys."""
 
@@ -66,7 +67,15 @@ def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
                 found.append((variant, combine("sub", queries, least - 1)))
     if isinstance(queries, int):
         found = [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
-    return [*split, *((v, keys_fit(v, keys)) for v in few), *found]
+    return [*split, *((v, keys_fit(v, keys)) for v in few), *found, *_wide_choices(call)]
+
+
+def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernel for wide heads on GPUs whose blocks have the shared memory for it."""
+    if max(attention.heads_of(call)) <= attention.LARGEST_HELD:
+        return []
+    return [(v, 1) for v in VARIANTS if v.tile == _WIDE_TILE and v.dtype == call.dtype
+            and v.template == _PLAIN and not attention.refusal(call, v)]  # fmt: skip
 
 
 def _float32_choices(call: Call) -> list[tuple[Variant, Extent]]:

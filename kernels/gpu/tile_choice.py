@@ -152,7 +152,7 @@ LONG_ROWS, MANY_ROWS = 1024, 1024
 """Maximum columns of a row that one warp reduces, and minimum rows for large tiles."""
 _SHORT_ROWS, _RUN = MappingProxyType({"16x8": 256, "8x16": 512}), 8
 """Maximum columns of a row that part of a warp reduces; columns are a multiple of ``_RUN``."""
-_SHORT_HEAD = 64
+_SHORT_HEAD, _LONG_HEAD = 64, 128
 
 
 _ONLY_TILES = MappingProxyType({
@@ -220,6 +220,8 @@ def choose_tile(
         short, wide = 0 < head <= _SHORT_HEAD, dtype.startswith("tf32")
         which = f"heads of {head} columns" if head else "heads of any size"
         queries, keys = 64 if short or not wide else 32, (64 if short else 32) // (1 + wide)
+        if head > _LONG_HEAD:
+            queries, keys = 32, 16
         end = f"{keys} keys at a time{'' if short else ', to fit into shared memory'}"
         return f"{queries}x{keys}", f"{which}: {end}"
     if op == "copy":

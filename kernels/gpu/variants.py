@@ -394,7 +394,7 @@ VARIANTS = (
     *(
         _attention(d, *tile)
         for d in ("f16", "bf16")
-        for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2))
+        for tile in ((64, 64, 1), (64, 32, 1), (128, 64, 2), (128, 32, 2), (32, 16, 1))
     ),
     *(
         _attention(d, *tile)
@@ -403,7 +403,11 @@ VARIANTS = (
     ),
     *(_split(d, keys) for d in ("f16", "bf16") for keys in FEW_KEYS),
     *(_attend(d, keys) for d in ("f16", "bf16") for keys in WHOLE_KEYS),
-    *(_flash(d, *tile) for d in ("f16", "bf16") for tile in ((3, 128, 2), (2, 128, 2))),
+    *(
+        _flash(d, groups, keys, 2)
+        for d in ("f16", "bf16")
+        for groups, keys in ((3, 128), (2, 128), (2, 96), (2, 64), (2, 32))
+    ),
     *(
         Variant(
             "attention_cached",

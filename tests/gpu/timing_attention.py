@@ -162,12 +162,15 @@ ROWS: tuple[Row, ...] = (
     _attentions(512, 64, "none", "64x64", "192x128x2", "128x128x2"),
     _attentions(4096, 128, "none", "64x32", "128x128x2"),
     _attentions(4096, 128, "top", "64x32", "128x128x2"),
+    *(_attentions(4096, head, order, "64x32", tile)
+      for head, tile in ((192, "128x96x2"), (256, "128x64x2")) for order in ("none", "top")),
     _banded(64, (511, 0), "none", "128x128x2", "192x128x2", "64x64"),
     _banded(64, (256, 256), "none", "128x128x2", "192x128x2"),
     _banded(128, (511, 0), "none", "128x128x2", "64x32"),
     *(_banded(64, (511, 0), mask, "128x128x2", "64x64", lists=lists)
       for lists in (True, False) for mask in ("add", "bool")),
     *(_banded(128, (511, 0), "add", "128x128x2", "64x32", lists=lists) for lists in (True, False)),
+    *(_banded(256, (511, 0), "add", "128x32x2", "64x32", lists=lists) for lists in (True, False)),
     *(_quantized(128, head, "64x128", "64x256") for head in (32, 64)),
     _quantized(256, 64, "64x256"),
     _floats(32, 12, 128, 64, "none", _FLOATS, "64x16"),

@@ -28,6 +28,8 @@ from tracea_graph.ops.attention import LOWEST
 from tracea_graph.ops.chain import FLOAT8
 
 __all__ = [
+    "LARGEST_HEAD",
+    "LARGEST_HELD",
     "LISTED_SIDE",
     "MASKS",
     "column_step",
@@ -51,7 +53,8 @@ __all__ = [
     "visits",
 ]
 
-LARGEST_HEAD = 128
+LARGEST_HEAD, LARGEST_HELD = 256, 128
+"""Largest head size, and that of queries which a thread holds; others are read for each tile."""
 LISTED_SIDE = 128
 """Queries and keys of a tile of scores that a list of key tiles names."""
 MASKS = {"add": DType.F32, "bool": DType.BOOL}
@@ -90,6 +93,11 @@ class Tile:
     @property
     def ring(self) -> Ring:
         return Ring(self.stages, BarrierMode.GROUPS)
+
+    @property
+    def holds_queries(self) -> bool:
+        """Whether registers hold the queries of a block; else each tile of keys reads them."""
+        return self.size == 2 and self.depth <= LARGEST_HELD
 
     @property
     def q_bytes(self) -> int:
@@ -168,9 +176,10 @@ def refusal(call: Call, variant: Variant) -> str:
 def register_refusal(tile: Tile, variant: Variant, altered: bool) -> str:
     """Return why a thread's registers do not hold a tile, or "" if they do."""
     halves = tile.size == 2
-    queries = tile.depth // 4 if halves else 0  # others are read for each tile of keys
+    queries = tile.depth // 4 if tile.holds_queries else 0
     held: int = variant.params["tall"] * (queries + tile.depth_v // 2 + tile.keys // 2)
-    most = (_MOST_ALTERED if altered else _MOST_HELD) if halves else _MOST_FLOATS
+    most = _MOST_ALTERED if altered and tile.holds_queries else _MOST_HELD
+    most = most if halves else _MOST_FLOATS
     if held <= most:
         return ""
     return f"a thread would hold {held} registers of queries, scores and sums; {most} fit"
@@ -286,6 +295,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "rounded": bool(a["factor"]),
         "kind": call.dtype,
         "wide": tile.size == 4,
+        "held": tile.holds_queries,
         "split": call.dtype == "tf32x3",
         "run": _RUN // tile.size,
         "mask": a["mask_kind"],

@@ -1,4 +1,4 @@
-"""Fused attention by warpgroups (``wgmma``), for sm_90a: heads of up to 128 columns in 16 bits.
+"""Fused attention by warpgroups (``wgmma``), for sm_90a: heads of up to 256 columns in 16 bits.
 
 After Shah et al.: FlashAttention-3, 2024.  Tensor maps transfer keys and values.  The scores of
 the next keys are computed at the same time as the softmax weights of the current keys; warpgroups
@@ -175,9 +175,22 @@ def refusal(call: Call, variant: Variant) -> str:
     short, shared_keys = max(heads_of(call)) <= _WIDE, attention.sees_globals(call)
     if shared_keys and short:
         return "beside global keys mma.sync is faster with short heads"
+    if p["groups"] == 2 and p["keys"] != (most := _keys_of_a_tile(call)):
+        return f"tiles of such heads have {most} keys"
     if p["groups"] > 2 and (not short or _altered(call)):
         return "three warpgroups need short heads, and scores without cap or mask"
     return ""
+
+
+def _keys_of_a_tile(call: Call) -> int:
+    """Return the most keys for which registers hold scores and sums, and shared memory the rest."""
+    widest = max(heads_of(call))
+    if widest <= 2 * _WIDE:
+        return 128
+    masked = _mask_bytes(call, 128) > 0
+    if widest > 3 * _WIDE:
+        return 32 if masked else 64
+    return 64 if masked or attention.is_listed(call) else 96  # a list names tiles of 128 keys
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
@@ -194,6 +207,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
         "column_step": attention.column_step(call),
         **attention.visits(call),
+        "granule": attention.LISTED_SIDE,
         "altered": _altered(call),
         "staged": _mask_bytes(call, tile.keys) > 0,
         "mask_size": int(MASKS.get(str(a["mask_kind"]), DType.F32).size),

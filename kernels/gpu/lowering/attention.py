@@ -34,9 +34,9 @@ __all__ = [
 
 _FLOATS = (DType.F32, DType.F16, DType.BF16)
 
-_NARROW_F32, _LEAST_QUERIES = 256, 16
-"""Largest heads that the kernel of float32 is faster with; and fewest queries that fill tiles of a
-matmul.
+_NARROW_F32, _LARGEST_F32, _LEAST_QUERIES = 256, 128, 16
+"""Largest heads with which kernels of float32 are faster than matmuls, and with which they use
+tensor cores; and fewest queries that fill tiles of a matmul.
 """
 _FEW_QUERIES = 8
 """Most queries of a head of keys whose multiplications tensor cores would not make faster."""
@@ -135,7 +135,7 @@ def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams, queries: Extent
 
     Rows without keys become zeros there, for they have no weights: what counts as masked is −∞.
     """
-    if max(p.head, p.head_v) > attention.LARGEST_HEAD:
+    if max(p.head, p.head_v) > _largest_head(w):
         return False
     likely = w.about(queries)
     if w.narrow not in HALVES and likely is not None and likely < _LEAST_QUERIES:
@@ -146,6 +146,11 @@ def _suits_tensor_cores(w: GpuProgramWriter, p: AttentionParams, queries: Extent
     if p.causal == "placed" and not infinite:
         return False
     return p.zero_rows != "lowest" or (p.mask == "none" and infinite)
+
+
+def _largest_head(w: GpuProgramWriter) -> int:
+    """Return the largest head size whose sums fit into registers."""
+    return attention.LARGEST_HEAD if w.narrow in HALVES else _LARGEST_F32
 
 
 def mask_of_scores(
@@ -273,10 +278,7 @@ def _suits_matmuls(
     w: GpuProgramWriter, p: AttentionParams, batch: Extent, queries: Extent, keys: Extent
 ) -> bool:
     """Whether matmuls and a softmax compute an attention, and sooner than its kernels do."""
-    likely, narrow = (
-        w.about(queries),
-        attention.LARGEST_HEAD if w.narrow in HALVES else _NARROW_F32,
-    )
+    likely, narrow = w.about(queries), _NARROW_F32 if w.narrow is DType.F32 else _largest_head(w)
     many = w.narrow is DType.F32 and _many_scores(w, batch, p.heads, queries, keys)
     if (max(p.head, p.head_v) <= narrow and not many) or p.zero_rows != "none" or p.window:
         return False

@@ -588,6 +588,9 @@ def _attention() -> Iterator[Case]:
     yield Case("attention capped", made, tile)
     yield from _near("attention", tile, (), 70)
     yield Case("attention late", attention(DType.F16, small, 20, 20, 12, late=1), tile)
+    for head, head_v, mask in ((160, 136, "bool"), (256, 256, "none"), (200, 256, "add")):
+        made = attention(DType.F16, (1, 2, 70), 90, head, head_v, mask=mask, order="bottom")
+        yield Case(f"attention wide {head} {head_v}", made, ("64x32", "32x16"))
     for queries, keys in ((0, 5), (5, 0), (1, 1)):
         made = attention(DType.F16, (1, 1, queries), keys, 16, 16)
         yield Case(f"attention nothing {queries} {keys}", made, tile)
@@ -646,6 +649,32 @@ def _flash() -> Iterator[Case]:
     made = attention(DType.F16, (1, 2, 70), 300, 64, 64, mask="add", low=-1e4, flat=True)
     yield Case("flash masked alike", made, two, needs)
     yield from _near("flash", two, needs, 300)
+    yield from _wide(needs)
+
+
+def _wide(needs: tuple[str, ...]) -> Iterator[Case]:
+    """Heads of more than 128 columns, whose tiles have fewer keys."""
+    by96, by64, by32 = ("128x96x2",), ("128x64x2",), ("128x32x2",)
+    for head, head_v, order, tile in (
+        (192, 192, "none", by96), (160, 136, "bottom", by96), (256, 256, "top", by64),
+        (208, 64, "none", by64), (64, 256, "none", by64),
+    ):  # fmt: skip
+        made = attention(DType.F16, (2, 2, 140), 300, head, head_v, order=order)
+        yield Case(f"flash wide {head} {head_v}", made, tile, needs)
+    for head, mask, low, tile in (
+        (256, "add", -1e9, by32), (256, "bool", -np.inf, by32), (192, "add", -np.inf, by64),
+        (160, "bool", -np.inf, by64),
+    ):  # fmt: skip
+        made = attention(DType.F16, (1, 2, 140), 304, head, head, mask=mask, low=low)
+        yield Case(f"flash wide {head} {mask}", made, tile, needs)
+        made = attention(DType.F16, (1, 2, 200), 390, head, head, mask=mask, low=low,
+                         band=(70, 20))  # fmt: skip
+        yield Case(f"flash wide {head} listed {mask}", made, tile, needs)
+    made = attention(DType.F16, (1, 2, 70), 300, 256, 256, mask="add", low=-1e4, flat=True)
+    yield Case("flash wide masked alike", made, by64, needs)
+    made = attention(DType.BF16, (1, 4, 150), 330, 256, 256, order="bottom", near=(140, 0),
+                     zero_rows="masked", softcap=2.0, shared=2)  # fmt: skip
+    yield Case("flash wide near", made, by64, needs)
 
 
 def _near(name: str, tile: tuple[str, ...], needs: tuple[str, ...], rows: int) -> Iterator[Case]:

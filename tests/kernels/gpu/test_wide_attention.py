@@ -20,12 +20,13 @@ from tracea_graph.ops.attention import AttentionParams
 pytestmark = pytest.mark.compiler
 HEADS = ("heads",) * 4
 PLAIN = AttentionParams(2, 160, 136, 0.08, layouts=HEADS)
+WIDER = replace(PLAIN, head=272, head_v=264, scale=0.06)
 CASES = {
-    "plain": PLAIN,
-    "causal": replace(PLAIN, causal="top", softcap=3.0),
-    "last query sees all": replace(PLAIN, causal="bottom", fill=-1e9),
-    "added mask": replace(PLAIN, mask="add"),
-    "boolean mask": replace(PLAIN, mask="bool", kv_heads=1, fill=-1e4),
+    "plain": WIDER,
+    "causal": replace(WIDER, causal="top", softcap=3.0),
+    "last query sees all": replace(WIDER, causal="bottom", fill=-1e9),
+    "added mask": replace(WIDER, mask="add"),
+    "boolean mask": replace(WIDER, mask="bool", kv_heads=1, fill=-1e4),
 }
 """Attention by matmuls in fp16."""
 
@@ -67,6 +68,10 @@ def test_matmuls_and_a_softmax(name: str) -> None:
     compare(CASES[name], DType.F16)
 
 
+def test_halves_take_a_kernel() -> None:
+    compare(replace(PLAIN, mask="bool", kv_heads=1, causal="bottom"), DType.F16)
+
+
 def test_float32_heads() -> None:
     compare(replace(PLAIN, head=272, head_v=40), DType.F32)
 
@@ -96,7 +101,9 @@ def test_rows_that_may_be_empty_take_a_kernel() -> None:
 
 
 def test_calls() -> None:
-    assert ops(PLAIN, DType.F16)[-3:] == ["gemm", "softmax", "gemm"]
+    for head in (160, 256):
+        assert "attention" in ops(replace(PLAIN, head=head), DType.F16)
+    assert ops(WIDER, DType.F16)[-3:] == ["gemm", "softmax", "gemm"]
     either = ["copy", "gemm", "softmax", "gemm", "attention_rows"]
     assert ops(PLAIN, DType.F32) == either, "for any lengths"
     assert ops(PLAIN, DType.F32, 32) == ["attention_rows"]
@@ -104,7 +111,7 @@ def test_calls() -> None:
     assert ops(short, DType.F32, 16) == ["attention"], "by tensor cores, too"
     assert ops(short, DType.F32, 15) == ["attention_rows"]
     assert ops(short, DType.F32) == ["attention"]
-    assert ops(replace(PLAIN, causal="bottom"), DType.F16)[-1] == "attention_rows"
+    assert ops(replace(WIDER, causal="bottom"), DType.F16)[-1] == "attention_rows"
 
 
 @pytest.mark.parametrize(
