@@ -183,7 +183,7 @@ def refusal(call: Call, variant: Variant) -> str:
 
 
 def _keys_of_a_tile(call: Call) -> int:
-    """Return the most keys for which registers hold scores and sums, and shared memory the rest."""
+    """Return the most keys whose scores registers hold beside sums, and shared memory the rest."""
     widest = max(heads_of(call))
     if widest <= 2 * _WIDE:
         return 128
