@@ -59,6 +59,8 @@ LISTED_SIDE = 128
 """Queries and keys of a tile of scores that a list of key tiles names."""
 MASKS = {"add": DType.F32, "bool": DType.BOOL}
 _RUN = 16
+_LEAST_HELD = 64
+"""Queries of a tile that registers hold for all heads of up to 128 columns in 16 bits."""
 _MOST_HELD, _MOST_ALTERED = 160, 128
 """Registers of a thread that queries, scores and sums may take before others spill: plain scores,
 and scores with a mask, causal order or cap.  Found from cubins, for sm_80 with heads of 16 to 128
@@ -176,6 +178,8 @@ def refusal(call: Call, variant: Variant) -> str:
 def register_refusal(tile: Tile, variant: Variant, altered: bool) -> str:
     """Return why a thread's registers do not hold a tile, or "" if they do."""
     halves = tile.size == 2
+    if tile.holds_queries and tile.queries < _LEAST_HELD:
+        return f"registers hold tiles of {_LEAST_HELD} queries"
     queries = tile.depth // 4 if tile.holds_queries else 0
     held: int = variant.params["tall"] * (queries + tile.depth_v // 2 + tile.keys // 2)
     most = _MOST_ALTERED if altered and tile.holds_queries else _MOST_HELD
