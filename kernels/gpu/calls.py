@@ -27,6 +27,7 @@ from tracea_graph.kernels.gpu.call_operands import written as _out
 from tracea_graph.kernels.gpu.composed_calls import (
     COMPOSED_CALLS,
     EXPANSIONS,
+    GROUP_PARTS,
     MLP_PARTS,
     PROJECTION_PARTS,
     ROUNDED_PARTS,
@@ -62,6 +63,7 @@ __all__ = [
     "CELLS",
     "EXPANSIONS",
     "GATE_PARTS",
+    "GROUP_PARTS",
     "MLP_PARTS",
     "PROJECTION_PARTS",
     "REDUCTIONS",

@@ -7,12 +7,23 @@ from math import prod
 from tracea_graph.kernels.gpu.call_operands import ACTIVATIONS, BYTES, DTYPES
 from tracea_graph.kernels.gpu.call_operands import operand as _op
 from tracea_graph.kernels.gpu.call_operands import written as _out
-from tracea_graph.kernels.schema import CallSchema, Sizes, choice, numbers, real
+from tracea_graph.kernels.schema import (
+    CallSchema,
+    Sizes,
+    choice,
+    flag,
+    number,
+    numbers,
+    real,
+    reals,
+)
+from tracea_graph.ops.chain import MAX_OPERANDS
 
 __all__ = [
     "COMPOSED_CALLS",
     "EXPANDED",
     "EXPANSIONS",
+    "GROUP_PARTS",
     "MLP_PARTS",
     "PROJECTION_PARTS",
     "RESULT_FORMS",
@@ -21,12 +32,16 @@ __all__ = [
 
 _MOST_STEP = 1 << 16
 """Upper bound of strides and pads."""
+_MOST_VECTORS = 3 * MAX_OPERANDS
+"""Maximum operands of the epilogues of all matmuls of a group."""
 MLP_PARTS = ("norm", "up", "down")
 """The calls that a call of two matmuls behind a norm may stand for, in order."""
 PROJECTION_PARTS = ("attention", "projection")
 """The calls that a call of attention and its projection may stand for, in order."""
 ROUNDED_PARTS = ("scores", "weights", "values")
 """The calls that a call of attention of 8-bit integers may stand for, in order."""
+GROUP_PARTS = ("first", "second", "third")
+"""The matmuls of the same rows that a call may stand for, in order."""
 RESULT_FORMS = ("plain", "steps", "u8", "i8")
 """How attention of 8-bit integers stores its results: as they are, rounded to multiples of a
 number, or as such multiples in bytes.
@@ -139,6 +154,39 @@ def _quantized_attention(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _grouped_size(s: Sizes) -> tuple[int, ...]:
+    """Return the size of the matmul that a call stands for."""
+    (rows, columns), (_, depth) = s.of("y"), s.of("x")
+    return 1, rows, columns, depth
+
+
+def _grouped_integer_gemm(dtype: str) -> CallSchema:
+    """Schema of one ``part`` of several matmuls ``y = epilogue((x - zero) · w)`` of one x.
+
+    Attributes and operands are those of ``integer_gemm``, ``inputs`` those of one matmul after
+    another.  The epilogue is the part's own.  ``numbers`` are those of all epilogues, which
+    differ in nothing else.  A kernel that computes all results is launched by the last part, and
+    the others launch nothing.
+    """
+    return CallSchema(
+        "grouped_integer_gemm",
+        (
+            _op("x", "M K", dtype), _op("w", "N K", "i8", many="matrices"),
+            _op("x_zero", "one", dtype, optional=True), _op("column_sums", "N", many="summed"),
+            _op("inputs", "M N", "chain", many="vectors"),
+            _out("y", "M N", "chain", many="matrices"),
+        ),
+        (
+            choice("part", GROUP_PARTS), number("matrices", 2, len(GROUP_PARTS)),
+            number("summed", 0, len(GROUP_PARTS)), number("vectors", 0, _MOST_VECTORS),
+            flag("shifted"), number("zero", -128, 255), reals("numbers", 0),
+        ),
+        dtype,
+        chain="required",
+        problem=_grouped_size,
+    )  # fmt: skip
+
+
 def _expansion_size(s: Sizes) -> tuple[int, ...]:
     """Return the size of the convolution that a call stands for, as one matmul."""
     *image, depth = s.of("x")
@@ -177,4 +225,4 @@ COMPOSED_CALLS = tuple(
     schema(dtype)
     for schema in (_mlp, _attention_projection, _quantized_attention, _expanded_depthwise)
     for dtype in DTYPES[1:]
-)
+) + tuple(map(_grouped_integer_gemm, BYTES))

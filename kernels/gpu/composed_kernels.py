@@ -11,11 +11,13 @@ from tracea_graph.kernels.gpu.families import (
     attention_projection,
     expanded_depthwise,
     gated_matmul,
+    grouped_integers,
     quantized_attention,
     row_mlp,
 )
 from tracea_graph.kernels.gpu.row_choice import (
     gated_choices,
+    grouped_choices,
     mlp_choices,
     projection_choices,
     rounded_attention_choices,
@@ -30,6 +32,7 @@ COMPOSED: Mapping[str, Any] = MappingProxyType(
     {
         "mlp": row_mlp,
         "gated_gemm": gated_matmul,
+        "grouped_integer_gemm": grouped_integers,
         "attention_projection": attention_projection,
         "quantized_attention": quantized_attention,
         "expanded_depthwise": expanded_depthwise,
@@ -40,6 +43,7 @@ COMPOSED_CHOICES: Mapping[str, Callable[[Call], list[tuple[Variant, Extent]]]] =
     {
         "mlp": mlp_choices,
         "gated_gemm": gated_choices,
+        "grouped_integer_gemm": grouped_choices,
         "attention_projection": projection_choices,
         "quantized_attention": rounded_attention_choices,
         "expanded_depthwise": expansion_choices,

@@ -54,6 +54,7 @@ HIP = Dialect(
             "gemm_bytes_wgmma",
             "gemm_few",
             "gemm_gated_wgmma",
+            "gemm_grouped_wgmma",
             "gemm_nbits",
             "gemm_nbits_few",
             "gemm_nbits_one",

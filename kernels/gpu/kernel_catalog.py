@@ -196,6 +196,7 @@ def _preferred(t: OperatorTopology) -> tuple[str, ...]:
 _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "mlp": ("norm", "gemm"), "gated_gemm": ("gemm",),
     "attention_projection": ("attention", "gemm"),
+    "grouped_integer_gemm": ("integer_gemm",),
     "quantized_attention": ("gemm", "softmax"), "expanded_depthwise": ("conv", "depthwise"),
 })  # fmt: skip
 """Ops of the calls for which one stands that a kernel may compute together."""
@@ -216,6 +217,7 @@ _WHY = MappingProxyType(
         "attention_quantized.cu.in": "few keys: a block holds all scores of 64 queries at once",
         "depthwise_expanded.cu.in": "expanded pixels stay in shared memory",
         "gemm_gated_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
+        "gemm_grouped_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "mlp.cu.in": "many rows, and both weights fit into shared memory",
         "attention_few.cu.in": "few keys: a block holds all scores of 64 queries at once",
         "attention_split.cu.in": "the warps of a block share the keys of few heads",

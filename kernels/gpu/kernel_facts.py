@@ -42,6 +42,7 @@ _TASKS: Mapping[str, str] = MappingProxyType(
         "quantized_attention": "tiles of 64 queries of one head, in turn",
         "expanded_depthwise": "lines of an image, for some channels after others",
         "gated_gemm": "a tile of the result, of products of both matrices",
+        "grouped_integer_gemm": "a tile of the result of one of the matmuls",
         "mlp": "64 rows for each warpgroup, in turn",
         "squeeze_excite": "a slice of an image's channels",
         "copy": "contiguous elements, or a tile that is transposed",

@@ -19,6 +19,7 @@ _NEEDS = MappingProxyType({
     "gemm": "a product reads whole rows",
     "mlp": "a product reads whole rows",
     "gated_gemm": "a product reads whole rows",
+    "grouped_integer_gemm": "a product reads whole rows",
     "attention_projection": "a query reads all keys",
     "quantized_attention": "a query reads all keys",
     "conv": "a filter reads pixels of several tiles",

@@ -12,10 +12,13 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import (
     attention_projection,
     gated_matmul,
+    grouped_integers,
     quantized_attention,
     row_mlp,
 )
+from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
 from tracea_graph.kernels.gpu.tile_choice import (
+    BYTE_TILES,
     GATED_TILES,
     H100_SMS,
     LEAST_MLP_ROWS,
@@ -27,8 +30,8 @@ from tracea_graph.kernels.gpu.tile_choice import (
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["gated_choices", "mlp_choices", "projection_choices", "rounded_attention_choices",
-           "row_choices"]  # fmt: skip
+__all__ = ["gated_choices", "grouped_choices", "mlp_choices", "projection_choices",
+           "rounded_attention_choices", "row_choices"]  # fmt: skip
 
 _STEPS = 5
 """Cheap steps of an epilogue that an activation takes as long as."""
@@ -108,4 +111,21 @@ def gated_choices(call: Call) -> list[tuple[Variant, Extent]]:
     able = {tile: v for tile, v in zip(GATED_TILES, known, strict=True)
             if not gated_matmul.refusal(call, v)}  # fmt: skip
     tiles = choose_warpgroup_tiles(1, height, 2 * width, deep, tuple(able), steps=_STEPS)
+    return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
+
+
+def grouped_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernels of several matmuls of bytes of the same rows, for many rows.
+
+    All parts of the call name them.
+    """
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    (rows, columns), depth = named["y"][0].dims, named["x"].dims[-1]
+    height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, columns, depth))
+    known = (v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype))
+    able = {tile: v for tile, v in zip(BYTE_TILES, known, strict=True)
+            if not grouped_integers.refusal(call, v)}  # fmt: skip
+    steps = len(call.chain.steps) if call.chain else 0
+    tiles = choose_warpgroup_tiles(1, height, width * len(named["y"]), -(-deep // LINE) * 64,
+                                   tuple(able), steps=steps)  # fmt: skip
     return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]

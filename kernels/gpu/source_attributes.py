@@ -20,6 +20,7 @@ SOURCE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "gemm": ("layout", "norm"), "gemm_two_of_four": ("norm",),
     "top_k": ("smallest",), "mlp": ("activation",),
     "gated_gemm": ("activation", "layout"),
+    "grouped_integer_gemm": ("matrices", "summed", "vectors", "shifted"),
     "expanded_depthwise": ("activation", "strides"), "iota": ("y_type",),
     "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
     "depthwise_projection": ("strides", "activation"), "kv_append_rotated": ("cache_type",),

@@ -348,6 +348,15 @@ VARIANTS = (
         for tile in _TILES_OF_BYTES[op]
     ),
     *(
+        replace(
+            _wgmma(d, *tile, depth=128),
+            op="grouped_integer_gemm",
+            template="gemm_grouped_wgmma.cu.in",
+        )
+        for d in BYTES
+        for tile in BYTE_TILES
+    ),
+    *(
         Variant(op, d, "window_bytes.cu.in", "256", 256)
         for op in ("integer_depthwise", "integer_pool")
         for d in ("u8", "i8")

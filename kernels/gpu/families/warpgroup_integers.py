@@ -33,7 +33,8 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import FLOATS8
 
-__all__ = ["launch", "name", "parameters", "refusal", "shared", "steps_of"]
+__all__ = ["epilogue_of", "launch", "launch_without_numbers", "layout_of", "name", "parameters",
+           "refusal", "shared", "steps_of", "table_of"]  # fmt: skip
 
 _TYPES = {"u8": DType.U8, "i8": DType.I8, **{t.short: t for t in FLOATS8}}
 
@@ -82,7 +83,7 @@ def name(call: Call) -> str:
     made = warpgroup_matmul.name(_product(call))
     made = made.replace("wgmma_nk", "wgconv" if _convolves(call) else "wgmma", 1)
     if call.chain is not None and _is_integer(call):
-        made = made.replace(f"{call.chain.key:016x}", _epilogue(call).key)
+        made = made.replace(f"{call.chain.key:016x}", epilogue_of(call).key)
     made += "_by_e5m2" * (_right(call) is DType.F8E5M2)
     return made + "_shifted" * _shifted(call) + "_promoted" * _promoted(call)
 
@@ -172,10 +173,10 @@ def steps_of(call: Call) -> Extent:
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     made = warpgroup_matmul.parameters(
-        _product(call), _with_promotion(call, variant), _table(call)
+        _product(call), _with_promotion(call, variant), table_of(call)
     )  # fmt: skip
     if _is_integer(call):
-        epilogue = _epilogue(call)
+        epilogue = epilogue_of(call)
         own = {n: epilogue.parameters[n] for n in ("text", "steps", "results")}
         table = made["table"] and {**made["table"], **epilogue.parameters["table"]}
         made |= {**own, "table": table, "literals": epilogue.names}
@@ -187,27 +188,33 @@ def _is_integer(call: Call) -> bool:
     return call.op != "float8_gemm"
 
 
-def _epilogue(call: Call) -> Lifted:
+def epilogue_of(call: Call) -> Lifted:
     """Return the statements of the epilogue of integers, whose numbers are arguments."""
-    return lifted(warpgroup_matmul.epilogue_statements(_product(call), _table(call), near=True))
+    return lifted(warpgroup_matmul.epilogue_statements(_product(call), table_of(call), near=True))
 
 
-def _table(call: Call) -> LevelTable | None:
+def table_of(call: Call) -> LevelTable | None:
     """Return the table of results that the end of a call's epilogue becomes, or None."""
     return split_at_levels(call.chain) if call.chain else None
 
 
+def layout_of(call: Call, variant: Variant) -> warpgroup_matmul.Tile:
+    """Return the shared-memory layout of a call's operands."""
+    return warpgroup_matmul.shared_layout(_product(call), variant)
+
+
 def shared(call: Call, variant: Variant) -> int:
-    return warpgroup_matmul.shared(_product(call), variant) + LEVELS * bool(_table(call))
+    return warpgroup_matmul.shared(_product(call), variant) + LEVELS * bool(table_of(call))
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    made = _launch(call, variant, symbol)
-    numbers = map(f32, _epilogue(call).values if _is_integer(call) else ())
+    made = launch_without_numbers(call, variant, symbol)
+    numbers = map(f32, epilogue_of(call).values if _is_integer(call) else ())
     return replace(made, arguments=(*made.arguments, *numbers), shared=shared(call, variant))
 
 
-def _launch(call: Call, variant: Variant, symbol: str) -> Launch:
+def launch_without_numbers(call: Call, variant: Variant, symbol: str) -> Launch:
+    """Return the launch of a call, without the numbers of its epilogue."""
     named, zero, own = _named(call), list[Argument](), _TYPES[call.dtype]
     if _shifted(call):
         zero = [pointer(named["column_sums"], DType.F32), pointer(named["x_zero"], own),

@@ -41,6 +41,7 @@ from tracea_graph.kernels.gpu.lowering.elementwise_ops import (
 from tracea_graph.kernels.gpu.lowering.expanded_depthwise import fold_expansions
 from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
 from tracea_graph.kernels.gpu.lowering.gated_matmuls import gated_matmuls, lower_gated_matmuls
+from tracea_graph.kernels.gpu.lowering.grouped_integers import group_integer_matmuls
 from tracea_graph.kernels.gpu.lowering.image_halves import halved_steps, run_in_halves
 from tracea_graph.kernels.gpu.lowering.indexed_slices import (
     lower_gather_nd,
@@ -177,6 +178,7 @@ def _written(
     fold_gates(w)
     fold_attention_projections(w)
     fold_quantized_attentions(w)
+    group_integer_matmuls(w)
     return w
 
 

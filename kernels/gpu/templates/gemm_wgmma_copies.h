@@ -4,6 +4,7 @@
           //% set at_w = " + rank * " ~ (b.nbytes // 2 if b.by_depth else b.panel // 2) if halved == "w" else ""
           //% set half_n = " + rank * " ~ (n // 2) if halved == "w" else ""
           //% set half_step = " + rank * 32" if halved == "w" else ""
+          //% set own_map = "own_w_map" if groups > 1 else "w_map"
           //% if blocks_of
           ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes}${at_w}, w_map, full + ${stage},
                  {0, (begin + ${step}) * ${n}${half_n}});
@@ -20,7 +21,7 @@
           //% else
           UNROLL
           for (i32 panel = 0; panel < ${b.copies}; panel++)
-            ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes} + panel * ${b.panel}${at_w}, w_map, full + ${stage},
+            ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes} + panel * ${b.panel}${at_w}, ${own_map}, full + ${stage},
                    {${step ~ " * " ~ span ~ ", col0" ~ half_n if b.by_depth else "col0 + panel * 64, " ~ step ~ " * 64" ~ half_step}${w_outer}});
           //% endif
 //% endmacro
@@ -31,6 +32,9 @@
       //% if gated
       prefetch_map(v_map);
       //% endif
+      //% for g in range(1, groups)
+      prefetch_map(w_map_of_${g});
+      //% endfor
       //% if pair
       const i32 rank = cluster_rank();
       //% endif
@@ -40,8 +44,14 @@ ${rounds()} {
         i32 row0, col0, whole${", begin, steps" if blocks_of};
         locate(tile, row0, col0, whole${", begin, steps" if blocks_of});
 ${outer()}
+        //% if groups > 1
+        const tensor_map& own_w_map =
+${of_group("w_map", "w_map")}          ;
+        const bool own_w_fixed =
+${of_group("w_fixed", "w_fixed")}          ;
+        //% endif
         if (tile == ${first_tile}) {  // constants come while the kernel before this one may still run
-          early = ${"v_fixed && " if gated}w_fixed ? least(steps, ${ring.stages}) : 0;
+          early = ${"v_fixed && " if gated}${"own_" if groups > 1}w_fixed ? least(steps, ${ring.stages}) : 0;
           ROLLED
           for (i32 step = 0; step < early; step++) {
             announce(full + step, ${copied_bytes});

@@ -15,6 +15,7 @@ from tests.kernels.gpu import (
     expansion_cases,
     float8_cases,
     gated_cases,
+    grouped_cases,
     indexed_cases,
     integer_cases,
     line_cases,
@@ -498,5 +499,5 @@ CASES = (
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
     *sparse_cases.CASES, *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES,
     *gated_cases.CASES, *quantized_cases.CASES, *line_cases.CASES, *float8_cases.CASES,
-    *window_cases.CASES, *expansion_cases.CASES,
+    *window_cases.CASES, *expansion_cases.CASES, *grouped_cases.CASES,
 )  # fmt: skip

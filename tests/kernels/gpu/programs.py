@@ -16,6 +16,7 @@ from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
 from tracea_graph.kernels.gpu.lowering.byte_results import round_where_computed
 from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
+from tracea_graph.kernels.gpu.lowering.grouped_integers import group_integer_matmuls
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
@@ -55,6 +56,7 @@ def program_of(
     w.drop_unread()
     fold_gates(w)
     fold_quantized_attentions(w)
+    group_integer_matmuls(w)
     return w.done({}, sizes)
 
 
