@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ir import DType, combine, product
+from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.launch import Argument, Launch, divisor, i32, pointer
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import Access, prove_free
@@ -94,6 +94,11 @@ def shared(call: Call, variant: Variant) -> int:
     return side * (side + _PADS[size]) * size
 
 
+def _windows(cols: Extent, run: int) -> Extent:
+    """Return how many aligned vectors hold a row, wherever it starts."""
+    return combine("ceildiv", combine("add", cols, run - 1), run)
+
+
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     (x, y), (size, _, dtype) = _views(call), _ELEMENTS[call.dtype]
     made: list[Argument] = [pointer(x, dtype), pointer(y, dtype)]
@@ -112,6 +117,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made += [divisor(dim) for dim in outer[1:]]
         part = WARP * (_BYTES // size)
         made += [divisor(cols), i32(count), divisor(combine("ceildiv", cols, part))]
+        made += [divisor(_windows(cols, _BYTES // size))]
         blocks = combine("ceildiv", count, variant.threads * (_BYTES // size))
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

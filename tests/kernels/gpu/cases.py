@@ -709,13 +709,16 @@ def _near(name: str, tile: tuple[str, ...], needs: tuple[str, ...], rows: int) -
 
 
 def copy(dtype: DType, shape: Sequence[int], order: Sequence[int] = (), late: int = 0,
-         repeat: bool = False) -> Maker:  # fmt: skip
-    """A copy of what is stored in an order of its axes, or repeated along its last."""
+         repeat: bool = False, more: int = 0) -> Maker:  # fmt: skip
+    """A copy of what is stored in an order of its axes, or repeated along its last.
+
+    Rows of x start ``late`` elements later than aligned ones, those of y ``late + more``.
+    """
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = some(rng, [*shape[:-1], 1] if repeat else shape, dtype)
         view = repeated(memory.put(x, late, late, order), shape)
-        y = memory.empty(shape, NUMPY[dtype], late, late)
+        y = memory.empty(shape, NUMPY[dtype], late + more, late + more)
         call = CALLS.make("copy", f"b{int(dtype.size)}", x=view, y=y)
         return call, lambda: [Expected(y, np.broadcast_to(x, shape), 0.0)]
 
@@ -727,6 +730,12 @@ def _moves() -> Iterator[Case]:
     for dtype in (DType.U8, DType.F16, DType.F32, DType.I64):
         yield Case(f"copy {dtype.short}", copy(dtype, (5, 67)), run)
         yield Case(f"turn {dtype.short}", copy(dtype, (45, 67), (1, 0)), turn)
+    for dtype, late, more in ((DType.U8, 3, 7), (DType.F16, 0, 3), (DType.F32, 3, 2),
+                              (DType.I64, 1, 1), (DType.U8, 9, 0), (DType.F16, 4, 8)):  # fmt: skip
+        size = int(dtype.size)
+        for cols in (32 // size, 64 // size, 331 // size):
+            made = copy(dtype, (2, 5, 3, cols), late=late, more=more)
+            yield Case(f"copy of {cols} from {late} to {late + more} {dtype.short}", made, run)
     yield Case("copy late", copy(DType.F16, (3, 2, 40), late=1), run)
     yield Case("copy of pairs", copy(DType.F16, (3, 5, 2, 90), late=2), run)
     yield Case("copy of long rows", copy(DType.U8, (2, 700), late=3), run)
