@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from tracea_graph.ir import DType, Extent, combine, product
@@ -17,10 +18,15 @@ __all__ = ["launch", "name", "parameters", "shared"]
 
 
 _BYTES = 16
-_TOGETHER = 16
-"""Elements of a thread, and threads whose sums one of them adds up."""
-_NARROW, _WIDE = 16, 128
-"""Adjacent lines of a block, where lines lie side by side and are long or short."""
+_WARP = 32
+_RESIDENT = MappingProxyType({4: 3, 8: 2})
+"""Blocks of an SM, by the bytes of a sum; one more of floats."""
+_ROWS = 8
+"""Consecutive elements of a thread where lines lie side by side."""
+_WIDE = 128
+"""Adjacent lines of a block, where lines lie side by side and are short."""
+_FEW_LINES = 4096
+"""Lines that need narrower blocks, so that there are enough of these."""
 _SHORT, _MOST_TEAMS = 512, 8
 """Maximum elements of lines of which a block takes several at a time, and their number."""
 _SHORTEST, _TINY_TEAMS = 128, 32
@@ -61,9 +67,9 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         return {
             "element": own, "held": chain_parameters.ELEMENTS[held], "floating": floating,
             "exclusive": a["exclusive"], "reverse": a["reverse"], "columns": columns,
-            "run": _run(call), "each": _rows(call) if columns else _TOGETHER,
-            "together": _TOGETHER, "narrow": _NARROW, "wide": _WIDE,
-            "sums": variant.threads * _run(call), "groups": variant.threads // _TOGETHER,
+            "run": _run(call), "each": _ROWS if columns else _vectors(call),
+            "blocks": _RESIDENT[int(held.size)] + floating,
+            "size": _BYTES // _run(call), "widths": (*sorted(set(_narrow(call))), _WIDE),
         }  # fmt: skip
     return {
         "element": own, "index_element": a["index_type"], "floating": floating,
@@ -77,9 +83,20 @@ def _run(call: Call) -> int:
     return _BYTES // int(DType.from_short(call.dtype).size)
 
 
-def _rows(call: Call) -> int:
-    """Return the consecutive elements of a thread where lines lie side by side."""
-    return 4 if call.dtype in ("f16", "bf16") else 8
+def _vectors(call: Call) -> int:
+    """Return the vectors of a thread where elements of a line lie side by side."""
+    return 2 if call.dtype in ("f16", "bf16") else 4
+
+
+def _narrow(call: Call) -> tuple[int, int]:
+    """Return the adjacent lines of a block that adds up long ones, of few lines and of many."""
+    return {2: (32, 32), 4: (16, 32), 8: (16, 16)}[int(DType.from_short(call.dtype).size)]
+
+
+def _across(call: Call, lines: Extent) -> Extent:
+    """Return the adjacent lines of a block, of so many long ones in all."""
+    few, many = _narrow(call)
+    return combine("sub", many, combine("mul", _is_at_most(lines, _FEW_LINES - 1), many - few))
 
 
 def _is_at_most(size: Extent, limit: int) -> Extent:
@@ -90,13 +107,8 @@ def _is_at_most(size: Extent, limit: int) -> Extent:
 def shared(call: Call, variant: Variant) -> int:
     if call.op != "cumulative_sum":
         return 4 * _SLOTS * (1 if call.attributes["reduction"] == "none" else 2)
-    gaps = variant.threads + variant.threads // _TOGETHER
-    vectors = _TOGETHER // _run(call)
-    least = variant.threads // _TINY_TEAMS
-    count = vectors * (gaps + variant.threads // least) + gaps * _TOGETHER
-    if _by_columns(call):
-        count = variant.threads * (_run(call) + 1) + _WIDE
-    return int(_held(call).size) * count
+    lines = _WIDE if _by_columns(call) else 1
+    return 2 * int(_held(call).size) * variant.threads // _WARP * lines
 
 
 def _teams(cols: Extent, tiny: bool = False) -> Extent:
@@ -116,8 +128,9 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
             made += [pointer(named[one], own), *map(i32, named[one].strides)]
         outer, inner, cols = named["x"].dims
         if _by_columns(call):
-            few = _is_at_most(cols, _rows(call) * variant.threads * _run(call) // _WIDE)
-            across = combine("add", combine("mul", few, _WIDE - _NARROW), _NARROW)
+            narrow = _across(call, combine("mul", outer, inner))
+            few = _is_at_most(cols, _ROWS * variant.threads * _run(call) // _WIDE)
+            across = combine("add", combine("mul", few, combine("sub", _WIDE, narrow)), narrow)
             width = combine("ceildiv", inner, across)
             made += [divisor(width), i32(cols), i32(inner), i32(across)]
             blocks = combine("mul", outer, width)

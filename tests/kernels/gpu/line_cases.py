@@ -143,6 +143,15 @@ def _cases() -> Iterator[Case]:
             for late, count in ((0, 24 * lines), (1, 7)):
                 made = running_sum(dtype, (outer, count, size // 4), reverse, reverse, late, True)
                 yield Case(f"running sum of columns{' late' * late}{said}", made, tiles)
+    for dtype, shape in (
+        (f32, (2, 3, 1031)),
+        (f16, (1, 3, 4103)),
+        (i64, (1, 2, 77)),
+        (f16, (5, 7, 125)),
+    ):
+        for reverse in (False, True):
+            made = running_sum(dtype, shape, not reverse, reverse)
+            yield Case(f"running sum of {shape[2]}{' back' * reverse} {dtype.short}", made, tiles)
     yield Case("running sum of short lines", running_sum(f32, (5, 7, 120), False, False, 0), tiles)
     made = running_sum(i64, (3, 150, 60), True, True, 0, True)
     yield Case("running sum of short columns", made, tiles)
