@@ -26,6 +26,7 @@ from tracea_graph.kernels.gpu.families import (
     cached_attention,
     few_pixel_convolution,
     few_row_matmul,
+    image_resize,
     one_row_matmul,
     tensor_core_matmul,
     warpgroup_blocks,
@@ -441,6 +442,8 @@ def kernel_of(call: Call, variant: Variant) -> str:
     skeleton = with_tap_sizes(_skeleton(call), call)
     if variant.template == FEW_ROWS:
         skeleton = few_row_matmul.with_depth(skeleton, call)
+    if call.op == "resize":
+        skeleton = image_resize.with_channels(skeleton, call)
     if variant.op in COMPOSED:
         skeleton = COMPOSED[variant.op].with_sizes(skeleton, call)
     if variant.template in (WARPGROUPS, WINDOWS, BLOCKS, *INTEGERS):

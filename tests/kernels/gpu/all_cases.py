@@ -350,6 +350,12 @@ def _lookups() -> Iterator[Case]:
     cubic = ResizeParams("half_pixel", scales=(0.6, 2.0), cubic=-0.5)
     yield Case("resize cubic by scales", resize(f16, (1, 24, 6, 10), cubic), ("256",))
     by_scales = ResizeParams("half_pixel", scales=(2.0, 0.6))
+    for dtype, channels in ((f32, 16), (f16, 16), (f16, 11)):
+        for slope in (0.0, -0.75):
+            for sizes in ((37, 23), (4, 7)):
+                params = ResizeParams("half_pixel", sizes=sizes, cubic=slope)
+                said = f"{'cubic' if slope else 'linear'} to {sizes[0]} {channels} {dtype.short}"
+                yield Case(f"resize {said}", resize(dtype, (2, channels, 9, 20), params), ("256",))
     yield Case("resize by scales", resize(f16, (1, 24, 6, 10), by_scales), ("256",))
     yield Case("cache", kv_append(f16, True, 12), ("256",))
     yield Case("cache first", kv_append(f32, False, 4), ("256",))
