@@ -48,7 +48,7 @@ if hasattr(providers, "_get_local_constants"):
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files")
     parser.addoption(
-        "--fuzz-seeds", default="1-20", metavar="A-B", help="seeds of the slow tests in tests/fuzz"
+        "--fuzz-seeds", default="1-2", metavar="A-B", help="seeds of the slow tests in tests/fuzz"
     )
 
 

@@ -329,8 +329,9 @@ def true_dims(model: onnx.ModelProto) -> Mapping[str, Dims]:
 
 def traits(model: onnx.ModelProto) -> frozenset[str]:
     """What makes a drawn model hard: ``symbols`` of one name for two sizes, rows that ``masks``
-    hide wholly under every input, a number that ``absorbs`` scores it is added to, and several
-    ``outputs`` of one product."""
+    hide wholly under every input, a number that ``absorbs`` scores it is added to, several
+    ``outputs`` of one product, and a product that ``rounds`` numbers beside the largest of their
+    block (docs/precision.md)."""
     return frozenset(json.loads(_known(model, _TRAITS)))
 
 

@@ -125,6 +125,7 @@ def _read_once(d: Draft, y: Value) -> Value:
 
 def coded(d: Draft) -> None:
     """With a weight of 2, 4 or 8 bits by blocks, and all that may come with it."""
+    d.traits.append("rounds")
     x = d.floats(least=1)
     k, n, bits = fixed(x.dims[-1]), d.choose(WIDTHS), d.choose((4, 8, 2))
     block = d.choose((32, 16, 64, 128))
@@ -148,6 +149,7 @@ def coded(d: Draft) -> None:
 def dequantized(d: Draft) -> None:
     """With a weight of bytes that is dequantized: by blocks, by columns or as a whole."""
     d.need(21)
+    d.traits.append("rounds")
     x = d.floats(least=2)
     k, n, kind = fixed(x.dims[-1]), d.choose(WIDTHS), d.choose((np.int8, np.uint8))
     rng, block = np.random.default_rng([k, n]), d.choose((0, 16, 32))

@@ -16,7 +16,7 @@ from tests.fuzz.shares import FEWEST, KINDS, held_by, share
 pytestmark = pytest.mark.compiler
 
 FEW, MANY = 24, 250
-"""Graphs of the default seed; of each slow one, of which the 20 usual ones make 5,000."""
+"""Graphs of the default seed; of each slow one."""
 REWRITTEN, UNSTEADY = 0.9, 0.25
 """The smallest share of models with a kernel; the largest that have no answer to be equal to."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from tests.fuzz.doubling import doubled
 from tests.fuzz.feeding import KINDS, feeds
@@ -15,6 +15,7 @@ from tests.fuzz.judging import settled
 from tests.fuzz.original import Original
 from tests.fuzz.steadiness import steady
 from tests.fuzz.strategies import drawn
+from tests.graphs import session
 from tracea_graph.check.worker_pool import WorkerPool
 
 
@@ -117,6 +118,31 @@ def test_a_model_that_rounds_inside_an_operator_does_not_stand() -> None:
     images = {size: {"": {"x": feed["x"][:size].reshape(1, 1, 1, size)}} for size in (1, 2)}
     assert steady(normalized(1, 2), images[2])
     assert not steady(normalized(1, 1), images[1])
+
+
+def quantized_twice() -> onnx.ModelProto:
+    """A product of two values in signed bytes, one of them transposed."""
+    return parser.parse_model("""
+        < ir_version: 10, opset_import: ["": 21] >
+        f (float[2, 3] x) => (float[2, 2] y)
+          <float s = {0.1}, int8 a = {5}, int8 b = {-5}> {
+          q = QuantizeLinear (x, s, a)
+          left = DequantizeLinear (q, s, a)
+          p = QuantizeLinear (x, s, b)
+          right = DequantizeLinear (p, s, b)
+          turned = Transpose <perm = [1, 0]> (right)
+          y = MatMul (left, turned)
+        }""")
+
+
+def test_a_model_that_optimizations_break_does_not_stand() -> None:
+    model, feed = quantized_twice(), {"": {"x": np.ones((2, 3), np.float32)}}
+    assert session(model).run(None, feed[""])
+    with pytest.raises(Exception, match="output_dtype"):
+        session(model, optimized=True)
+    assert not steady(model, feed)
+    model.opset_import[0].version = 20  # bytes are of their zero point's type
+    assert steady(model, feed)
 
 
 def hidden_rows() -> onnx.ModelProto:
@@ -262,5 +288,11 @@ def test_groups_of_a_block_may_share_nan_and_others_may_not(tmp_path: Path) -> N
 
 
 def test_drawn_models_are_fed_what_is_hard() -> None:
-    kinds = {feed.kind for model in drawn(60, 0) for feed in feeds(model)}
-    assert kinds == {*KINDS}
+    """But not what kernels round away: beside 1e30, what a block of codes multiplies."""
+    drawn_models = list(drawn(60, 0))
+    fed = [[*feeds(model)] for model in drawn_models]
+    assert {feed.kind for of_one in fed for feed in of_one} == {*KINDS}
+    coded = [any(n.op_type == "MatMulNBits" for n in model.graph.node) for model in drawn_models]
+    huge = [any(feed.label == "1e30" for feed in of_one) for of_one in fed]
+    assert any(coded) and any(huge)
+    assert not any(map(all, zip(coded, huge, strict=True)))

@@ -23,8 +23,7 @@ from tests.tiny import ROOT, transformer
 pytestmark = pytest.mark.compiler
 
 FEW, MANY = (24, 60), (150, 350)
-"""Small and real files of the default seed; of each slow one, of which the 20 usual ones make
-10,000."""
+"""Small and real files of the default seed; of each slow one."""
 LIMIT, MEMORY = 6000.0, 1 << 30
 """Seconds for a batch of files, bytes for a process."""
 _OTHERS = ("stderr", ".ses")
