@@ -20,7 +20,7 @@ from tracea_graph.check.verify_outputs import Verification
 from tracea_graph.check.worker_process import Worker
 from tracea_graph.errors import OutOfTime
 from tracea_graph.options import Options
-from tracea_graph.pipeline import evaluator, stages
+from tracea_graph.pipeline import evaluator, stages, step_timer
 from tracea_graph.pipeline.candidate_models import EVERY_REWRITE
 from tracea_graph.pipeline.compression_search import CompressionSearch
 from tracea_graph.pipeline.evaluator import Evaluator
@@ -201,21 +201,39 @@ def full() -> Iterator[Any]:
     yield SimpleNamespace(assembly=SimpleNamespace(groups=dict.fromkeys("abcdefgh", ())))
 
 
+def counting(budget: float) -> tuple[CountingEvaluator, Time]:
+    nothing, time = cast(Any, None), Time()
+    shop = cast(Any, SimpleNamespace(parts=lambda group: (), names=STANDARD_RULES))
+    deadline = Deadline(budget, time)
+    return CountingEvaluator(
+        nothing, shop, nothing, Options(), ("avx512",), deadline=deadline
+    ), time
+
+
 @pytest.mark.parametrize(
     ("seconds", "dropped"), [(6.0, "abcdefgh"), (18.0, "abcdef"), (21.0, "abcde"), (300.0, "e")]
 )
-def test_a_search_ends_with_the_least_it_knows(seconds: float, dropped: str, full: Any) -> None:
-    budget = seconds / evaluator._BISECTION_SHARE
-    nothing, time = cast(Any, None), Time()
-    shop = cast(Any, SimpleNamespace(parts=lambda group: (), names=STANDARD_RULES))
-    one = CountingEvaluator(
-        nothing, shop, nothing, Options(), ("avx512",), deadline=Deadline(budget, time)
-    )
+def test_a_search_ends_with_the_least_it_knows(
+    seconds: float, dropped: str, full: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_timer, "_BISECTION_CHECKS", 1)
+    one, time = counting(seconds / step_timer._BISECTION_SHARE)
     with one._bisection():
         assert one._bisect(full) == set(dropped)
-    sentence = f"bisection stopped after {min(60.0, seconds):.3g} s"
-    assert [cut.partition(":")[0] for cut in one.deadline.cut] == [sentence] * (dropped != "e")
+    said = [cut.partition(":")[0] for cut in one.deadline.cut]
+    assert said == [f"bisection stopped after {time.seconds:.3g} s"] * (dropped != "e")
     assert time.seconds <= seconds + 4.0
+
+
+@pytest.mark.parametrize(("budget", "dropped"), [(120.0, "e"), (24.0, "abcdefgh")])
+def test_a_busy_machine_drops_no_more_of_them(budget: float, dropped: str, full: Any) -> None:
+    """A search of few checks ends when they are made, if half the budget is enough for them."""
+    one, time = counting(budget)
+    assert step_timer._BISECTION_SHARE * budget < 24.0
+    with one._bisection():
+        assert one._bisect(full) == set(dropped)
+    assert time.seconds <= budget / 2 + 4.0
+    assert bool(one.deadline.cut) == (dropped != "e")
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch, status: str = "passed") -> list[dict[str, Any]]:

@@ -31,14 +31,12 @@ from tracea_graph.pipeline.plan_lock import PlanLock
 from tracea_graph.pipeline.precision_fallback import fastest_tile_sizes, precision_fallback
 from tracea_graph.pipeline.result_assembly import row_tiling_key
 from tracea_graph.pipeline.result_on_interrupt import FirstResult, known_ratios, worth_screening
-from tracea_graph.pipeline.step_timer import Deadline
+from tracea_graph.pipeline.step_timer import BisectionLimit, Deadline
 from tracea_graph.reason_codes import Code, Reason, code_of
 from tracea_graph.toolchain import Counted, ignore_progress
 
 __all__ = ["Evaluator"]
 
-_BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.18
-"""Limits of a bisection: seconds, share of the time left.  After it, all suspects are dropped."""
 _PRECISION_MARGIN = 0.9
 """Share of the tolerance to aim for after a fallback failed at another level or feed."""
 _METRIC_TOLERANCE = 1.0  # share of max|y|, if the user's own metric decides
@@ -87,7 +85,7 @@ class Evaluator:
     _pending_reference: Future[Reference] | None = None
     _built: dict[tuple[frozenset[str], tuple[str, ...]], BuiltModel] = field(default_factory=dict)
     _check_seconds: float = 0.0  # a check of a correct candidate at the highest level
-    _bisecting: bool = False
+    _limit: BisectionLimit | None = None  # of the bisection that is under way
 
     def prepare(self) -> None:
         """Start running the original in the background, while its result is planned and built."""
@@ -398,7 +396,7 @@ class Evaluator:
             spare=() if highest else self.inputs.verification.keys() - {self.inputs.foremost},
             levels=known.levels if highest else known.levels[-1:],
             bodies=highest and not self.options.require_library and unpacks(self.model.graph),
-            brief=self._bisecting,
+            brief=self._limit is not None,
         )
 
     def _limits(self) -> output_errors.ErrorLimits:
@@ -469,20 +467,19 @@ class Evaluator:
     @contextmanager
     def _bisection(self) -> Iterator[None]:
         """Limit a bisection to its share of the time; checks end at the first wrong output."""
-        seconds = min(_BISECTION_SECONDS, _BISECTION_SHARE * self.deadline.left)
-        with self.deadline.within(seconds):
-            self._bisecting = True
+        limit = self._limit = BisectionLimit(self.deadline)
+        with self.deadline.within(limit.most):
             try:
                 yield
             finally:
-                self._bisecting = False
-            if self.deadline.over:
-                stopped = f"bisection stopped after {seconds:.3g} s"
+                self._limit = None
+            if limit.over:
+                stopped = f"bisection stopped after {limit.seconds:.3g} s"
                 self.deadline.note(f"{stopped}: some correct rewrites may have been dropped too")
 
     def _has_time(self) -> bool:
         """Return False once the bisection's time is up."""
-        return not self.deadline.over
+        return not (self._limit.over if self._limit else self.deadline.over)
 
     def _fails(self, dropped: frozenset[str]) -> bool:
         return self._error(dropped) > 1.0
@@ -494,6 +491,8 @@ class Evaluator:
         the highest.  It is 0, without a meaning, once time is up.
         """
         one = (self._failing,)
+        if self._limit:
+            self._limit.checks -= 1
         try:
             built = self.build(dropped, one if one == self.levels[-1:] else ())
             telling = self.verification and self.verification.failing_feeds(self.inputs.bytes_of)

@@ -9,9 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-__all__ = ["Deadline", "StepProgress", "StepTimer"]
+__all__ = ["BisectionLimit", "Deadline", "StepProgress", "StepTimer"]
 
 _log = logging.getLogger(__name__)
+_BISECTION_SECONDS, _BISECTION_SHARE = 60.0, 0.18
+"""Limits of a bisection: seconds, share of the time left.  After it, all suspects are dropped."""
+_BISECTION_CHECKS, _BUSY_SHARE = 24, 0.5
+"""Checks that a bisection may always make, and the share of the time left that they may take, so
+that other processes do not decide which rewrites are dropped."""
 
 
 class StepProgress(str):
@@ -129,3 +134,26 @@ class Deadline:
         with self.lifted():
             yield
         self._end += self.spent() - start
+
+
+class BisectionLimit:
+    """Limits one bisection by the number of its checks, and by a deadline.
+
+    ``checks`` are those that it may make however long they take, within ``most`` seconds.
+    """
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline, self._start = deadline, deadline.spent()
+        self._end = self._start + min(_BISECTION_SECONDS, _BISECTION_SHARE * deadline.left)
+        self.checks, self.most = _BISECTION_CHECKS, _BUSY_SHARE * deadline.left
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds since it began."""
+        return self._deadline.spent() - self._start
+
+    @property
+    def over(self) -> bool:
+        """Return True if no check may be made any more."""
+        late = self.checks <= 0 and self._deadline.spent() >= self._end
+        return late or self._deadline.over
