@@ -296,3 +296,25 @@ def test_drawn_models_are_fed_what_is_hard() -> None:
     huge = [any(feed.label == "1e30" for feed in of_one) for of_one in fed]
     assert any(coded) and any(huge)
     assert not any(map(all, zip(coded, huge, strict=True)))
+
+
+def test_sizes_are_those_of_the_model_that_is_optimized() -> None:
+    """Constants that may be fed count as what they are: heads of attention, here."""
+    model = parser.parse_model("""
+        < ir_version: 8, opset_import: ["": 17],
+          metadata_props: ["fuzz.traits": "[]", "fuzz.dims":
+            "{\\"x0\\": [\\"batch\\", 4, 8], \\"keep1\\": [\\"batch\\", 1, 4, 4]}"] >
+        f (float[batch, 4, 8] x0, bool[batch, 1, 4, 4] keep1, int64[4] heads)
+          => (float[batch, 2, 4, 4] y, bool[batch, 1, 4, 4] hidden)
+          <int64[4] heads = {0, 0, 2, 4}, float low = {-1e9}> {
+          rows = Reshape (x0, heads)
+          q = Transpose <perm = [0, 2, 1, 3]> (rows)
+          k = Transpose <perm = [0, 2, 3, 1]> (rows)
+          scores = MatMul (q, k)
+          hidden = Not (keep1)
+          masked = Where (hidden, low, scores)
+          shares = Softmax <axis = -1> (masked)
+          y = MatMul (shares, q)
+        }""")
+    batches = {name: len(next(feeds(model)).arrays[name]) for name in ("x0", "keep1")}
+    assert batches == {"x0": 2, "keep1": 2}
