@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, TypeProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from tests.graphs import normal, session
 from tests.onnx_io.samples import BOOL, F32, I64, equal, model, node, read, tensor, value, verbatim
@@ -217,6 +217,23 @@ def test_branches_that_cannot_be_moved_stay(op: str, tmp_path: Path) -> None:
     nodes = [choose(branch(inner), branch([node("Neg", "x", "r")])), node("Mul", "c x", "y")]
     loaded = read(build(nodes), tmp_path)
     assert [r.op for r in loaded.graph.regions()] == ["If", "Mul"]
+
+
+@pytest.mark.parametrize(("op", "moved"), [("Exp", True), ("Identity", False)])
+def test_branches_of_functions_declare_no_types(op: str, moved: bool, tmp_path: Path) -> None:
+    """What an outer value passes on may be a sequence; what operators compute is none."""
+    untyped = [
+        branch([node(one, "a", "r")], outputs=(ValueInfoProto(name="r"),)) for one in (op, "Neg")
+    ]
+    imports = [helper.make_opsetid("", 17)]
+    made = helper.make_function("own", "F", ["a", "k"], ["c"], [choose(*untyped)], imports)
+    proto = build([node("F", "x k", "c", domain="own"), node("Mul", "c x", "y")])
+    proto.functions.append(made)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    loaded = read(proto, tmp_path)
+    assert ({"Exp", "Neg"} <= {r.op for r in loaded.graph.regions()}) == moved
+    for flag in (True, False):
+        assert equal(answers(written(loaded, tmp_path), flag), answers(proto, flag))
 
 
 def test_a_model_that_is_valid_only_with_its_branches_keeps_them(

@@ -161,3 +161,20 @@ def test_outer_names_stay_apart_from_those_of_the_body(tmp_path: Path) -> None:
     loaded = load(path, unrolled=True)
     out = verbatim(loaded, tmp_path / "out.onnx").model
     assert equal(answers(out), answers(path))
+
+
+def test_loops_inside_unrolled_ones_are_flattened(tmp_path: Path) -> None:
+    """Each copy of the inner loop has iterations of its own, which sink into it again."""
+    inner = body([*STEP, node("Identity", "go", "on")], AFTER)
+    outer = body(
+        [node("Loop", "n yes h", "z", body=inner), node("Sin", "z", "h2"),
+         node("Identity", "go", "on")], AFTER,
+    )  # fmt: skip
+    nodes = [node("Loop", "n yes x", "y", body=outer)]
+    path = save(build(nodes, YES, tensor("n", 2, np.int64)), tmp_path)
+    loaded = load(path, unrolled=True)
+    found = [r.op for r in loaded.graph.regions()]
+    assert found.count("Loop") == found.count("MatMul") == found.count("Sin") == 2
+    out = verbatim(loaded, tmp_path / "out.onnx").model
+    onnx.checker.check_model(onnx.load(out), full_check=True)
+    assert equal(answers(out), answers(path))

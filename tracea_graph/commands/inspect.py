@@ -256,7 +256,10 @@ def _why_left(graph: TileGraph, region: Region) -> Reason:
     if region.op.startswith("tracea."):
         return Reason("it is a kernel from an earlier optimization", Code.NO_RULE)
     if region.captures or region.op in ("If", "Loop", "Scan"):
-        return Reason("control flow is not rewritten", Code.NO_RULE)
+        return Reason(
+            "control flow itself is not rewritten, nor bodies with random numbers or sequences",
+            Code.NO_RULE,
+        )
     if not region.results:
         return Reason("it has no results", Code.NOTHING_TO_COMPUTE)
     result, types = region.results[0], {v: graph.spec(v).dtype for v in region.results}

@@ -225,8 +225,8 @@ def _open_subgraphs(
     """Replace, flatten and unroll as :func:`_load` says; return whether nodes were moved."""
     moved = flat and flatten_subgraphs(skeleton, {*(trips or ()), *cells} if opened else None)
     replace_recurrent_loops(skeleton, cells)
-    if trips:
-        unroll_loops(skeleton, trips)
+    if trips and unroll_loops(skeleton, trips) and flat:
+        moved |= flatten_subgraphs(skeleton, ())  # loops inside those that were unrolled
     return moved
 
 

@@ -59,6 +59,7 @@ _ENTRY, _FLAT = "tracea:entry ", "tracea:flat "
 the ``If`` follows.
 """
 _SEQUENCES = ("Sequence", "Optional")
+_MAY_BE_SEQUENCES = frozenset({"Identity", "If", "Loop", "Scan", "SplitToSequence"})
 _LOOPS: Mapping[str, int] = MappingProxyType({"Loop": 2, "Scan": 0})
 """Operators with a loop body, and how many operands come before the values it carries."""
 _LOOP_DOMAIN, _LOOP_VALUE = LOOP_VALUE
@@ -104,17 +105,21 @@ def flatten_subgraphs(model: ModelProto, kept: Container[str] | None = None) -> 
 
     The nodes of loop bodies are moved too, except for loops whose first output is in ``kept``; if
     ``kept`` is None, no loop is flattened.  Bodies that draw random numbers or hold sequences are
-    not flattened.  Results of this tool and models for training are not changed.
+    not flattened.  Results of this tool and models for training are not changed.  A model may be
+    flattened again, after its loops were unrolled.
     """
     nodes = [*all_nodes(model.graph)]
     if model.training_info or any(n.domain.startswith(OWN_DOMAINS) for n in nodes):
         return False
-    flattener = _Flattener(model.graph, kept)
+    numbers = [_number(body) for node in nodes for body in subgraphs_of(node)]
+    earlier = max((int(n) for n in numbers if n.isdecimal()), default=0)
+    flattener = _Flattener(model.graph, kept, earlier)
     for index in range(len(model.graph.node)):
         flattener.open(index)
-    if any(n.op_type == _LOOP_VALUE for n in model.graph.node):
+    known = {one.domain for one in model.opset_import}
+    if any(n.op_type == _LOOP_VALUE for n in model.graph.node) and _LOOP_DOMAIN not in known:
         model.opset_import.append(helper.make_opsetid(_LOOP_DOMAIN, 1))
-    return flattener.count > 0
+    return flattener.count > earlier
 
 
 def is_flat(body: GraphProto) -> bool:
@@ -278,14 +283,22 @@ def _is_movable(node: NodeProto) -> bool:
     for body in bodies:
         if body.sparse_initializer or not body.output or _number(body):
             return False
-        types = [v.type for v in (*body.output, *body.input)]
-        if not all(t.HasField("tensor_type") for t in types) or (body.input and not loop):
+        tensors = all(v.type.HasField("tensor_type") for v in (*body.output, *body.input))
+        if not (tensors or _makes_tensors(body)) or (body.input and not loop):
             return False
         given = {v.type.tensor_type.elem_type for v in body.input}
         if not given.isdisjoint((*_HALVES, TensorProto.UNDEFINED)):
             return False
     inner = [n for body in bodies for n in all_nodes(body)]
     return not any(is_random(n) or n.op_type.startswith(_SEQUENCES) for n in inner)
+
+
+def _makes_tensors(body: GraphProto) -> bool:
+    """Whether a branch without declared types, as in model-local functions, returns tensors."""
+    made = {v: n.op_type for n in body.node for v in n.output}
+    ops = {made.get(v.name, "Identity") for v in body.output}
+    typed = any(v.type.WhichOneof("value") for v in (*body.output, *body.input))
+    return not typed and not body.input and ops.isdisjoint(_MAY_BE_SEQUENCES)
 
 
 def _reads(body: GraphProto) -> list[str]:
