@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.cli.support import COMMAND, UNTIMED, complaints, refused
+from tests.graphs import Net
 from tests.tiny import ROOT, transformer
 from tracea_graph import Options
 from tracea_graph.cli import main, optimize_main
@@ -192,3 +193,12 @@ def test_a_subcommand_names_the_flag_that_may_be_meant(
 ) -> None:
     assert main([*words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_model_of_fixed_sizes_has_no_symbols(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Net()
+    net.save(home / "fixed.onnx", net("Relu", net.input("x", 2, 3)))
+    said = refused(capsys, "fixed.onnx", "--shape", "n=2")
+    assert "the model has no dim 'n'; all are fixed" in said

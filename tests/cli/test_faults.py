@@ -110,7 +110,7 @@ def test_a_full_cache_is_named(small_disk: Path, home: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 4
-    assert "set TRACEA_CACHE to a folder of your own" in done.stderr
+    assert "set TRACEA_CACHE or --cache to a folder of your own" in done.stderr
     assert complaints(done.stderr).count("\n") == 1
     assert {p.name for p in home.iterdir() if p.name != "disk"} == {"good.onnx"}
 

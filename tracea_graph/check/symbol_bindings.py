@@ -133,8 +133,8 @@ def choose_bindings(
     roles = _roles(graph, needed)
     for name in (name for shape in shapes for name in shape):
         if name not in roles and name not in graph.sums:
-            known = ", ".join(sorted(roles)) or "none"
-            which = did_you_mean(name, roles) or f"; its symbols are: {known}"
+            known = f"its symbols are: {', '.join(sorted(roles))}" if roles else "all are fixed"
+            which = did_you_mean(name, roles) or f"; {known}"
             raise UsageError(f"the model has no dim {name!r}{which}")
     shapes = [{**{n: shape[_plain(n)] for n in roles if _plain(n) in shape}, **shape}
               for shape in shapes]  # fmt: skip

@@ -115,7 +115,7 @@ class ObjectCache:
         except OSError as error:
             raise BuildError(
                 f"The build cache {self.root} cannot be written ({error.strerror}); "
-                "set TRACEA_CACHE to a folder of your own."
+                "set TRACEA_CACHE or --cache to a folder of your own."
             ) from error
 
     def trim(self, limit: int = LIMIT) -> int:

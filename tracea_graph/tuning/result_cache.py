@@ -202,7 +202,7 @@ class TuningCache(AbstractContextManager["TuningCache"]):
     def _in_memory(self, error: Exception) -> sqlite3.Connection:
         warnings.warn(
             f"The tuning cache {self.path} cannot be used ({error}), so nothing tuned now will be "
-            "remembered; set TRACEA_CACHE to a folder of your own.",
+            "remembered; set TRACEA_CACHE or --cache to a folder of your own.",
             stacklevel=2,
         )
         connection = sqlite3.connect(":memory:", isolation_level=None)
