@@ -36,6 +36,8 @@ from tracea_graph.ops.chain import FLOATS8
 __all__ = ["epilogue_of", "launch", "launch_without_numbers", "layout_of", "name", "parameters",
            "refusal", "shared", "steps_of", "table_of"]  # fmt: skip
 
+_MOST_TIMES = 4
+"""Maximum number of times that the code of an epilogue runs for a tile."""
 _TYPES = {"u8": DType.U8, "i8": DType.I8, **{t.short: t for t in FLOATS8}}
 
 
@@ -181,7 +183,21 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         table = made["table"] and {**made["table"], **epilogue.parameters["table"]}
         made |= {**own, "table": table, "literals": epilogue.names}
     right = chain_parameters.ELEMENTS[_right(call)]
-    return {**made, "conv": _convolves(call), "right": right}
+    unrolled = _unrolled(call, made)
+    return {**made, "conv": _convolves(call), "right": right, "unrolled": unrolled}
+
+
+def _unrolled(call: Call, made: dict[str, Any]) -> int:
+    """Return how many strips of columns an epilogue finishes before it loops; 0 if it never does.
+
+    Epilogues of integers are long.  Most tiles of a matmul are the only ones of their block, and
+    such code takes longer to fetch than to run.  Blocks of convolutions have more tiles.
+    """
+    strips: int = made["strips"]
+    alone = made["tall"] > 1 or made["shifted"] or strips == 1
+    if alone or _convolves(call) or not _is_integer(call):
+        return 0
+    return next(n for n in range(1, strips + 1) if strips % n == 0 and strips // n <= _MOST_TIMES)
 
 
 def _is_integer(call: Call) -> bool:

@@ -53,9 +53,20 @@ set_pair(${to}, ${two}[0], ${two}[1]);
       //% endif
       // 16 rows and ${wide} columns of a warp at a time: tensors turn from runs into fragments and back
       // in shared memory.
+      //% set unrolled = unrolled|default(0)
+      //% if unrolled
+      // ${strips // unrolled} times ${unrolled} strips: code that runs once for each tile takes longer to fetch than to run.
+      // Registers have no index, so sums move to the first ones after each time.
+      ROLLED
+      for (i32 turn = 0; turn < ${strips}; turn += ${unrolled}) {
+      UNROLL
+      for (i32 nth = 0; nth < ${unrolled}; nth++) {
+        const i32 i = 0, of = turn + nth, first = of * ${wide};
+      //% else
       UNROLL
       for (i32 of = 0; of < ${tall * strips}; of++) {
         const i32 i = of / ${strips}, first = of % ${strips} * ${wide};
+      //% endif
         const i32 top = row_of + i * 64, left = col0 + first;
         //% for e in sizes
         //% if crowded
@@ -72,7 +83,7 @@ set_pair(${to}, ${two}[0], ${two}[1]);
         if (whole_${t.name}) {
           UNROLL
           for (i32 p = 0; p < ${rounds}; p++) {
-            *(chunk*)(ring + (runs${t.size} ^ ${t.round})) = ${"coming_" ~ t.name ~ "[of % " ~ t.ahead ~ "]" if t.ahead else "now_" ~ t.name}[p];
+            *(chunk*)(ring + (runs${t.size} ^ ${t.round})) = ${"coming_" ~ t.name ~ ("[0]" if unrolled else "[of % " ~ t.ahead ~ "]") if t.ahead else "now_" ~ t.name}[p];
           }
         } else {
           ROLLED
@@ -84,7 +95,15 @@ set_pair(${to}, ${two}[0], ${two}[1]);
           }
         }
         //% if t.ahead
+        //% if unrolled
+        UNROLL
+        for (i32 next = 1; next < ${t.ahead}; next++)
+          UNROLL
+          for (i32 p = 0; p < ${rounds}; p++) coming_${t.name}[next - 1][p] = coming_${t.name}[next][p];
+        if (of + ${t.ahead} < ${strips}) ask_${t.name}(coming_${t.name}[${t.ahead - 1}], of + ${t.ahead});
+        //% else
         if (of + ${t.ahead} < ${tall * strips}) ask_${t.name}(coming_${t.name}[of % ${t.ahead}], of + ${t.ahead});
+        //% endif
         //% endif
         sync_warp();
         //% if t.name != in_place
@@ -122,7 +141,7 @@ set_pair(${to}, ${two}[0], ${two}[1]);
             //% endfor
             UNROLL
             for (i32 e = 0; e < 2; e++)
-              //% set sum = "sums[i][(first / 8 + j" ~ (" + " ~ n // 16 if gated) ~ ") * 4 + h * 2 + e]"
+              //% set sum = "sums[i][(" ~ ("nth * " ~ wide // 8 if unrolled else "first / 8") ~ " + j" ~ (" + " ~ n // 16 if gated) ~ ") * 4 + h * 2 + e]"
               //% if integers
               //% set sum = "(float)(" ~ sum ~ (" - at_column_sums.at[e]" if zero_point else "") ~ ")"
               //% elif blocks_of
@@ -204,6 +223,11 @@ set_pair(${to}, ${two}[0], ${two}[1]);
         sync_warp();
         //% endfor
       }
+      //% if unrolled
+      UNROLL
+      for (i32 q = 0; q < ${(n - unrolled * wide) // 2}; q++) sums[0][q] = sums[0][q + ${unrolled * wide // 2}];
+      }
+      //% endif
       //% if counted
       UNROLL
       for (i32 i = 0; i < ${tall * 2}; i++) {

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kernels.gpu import integer_cases
 from tests.kernels.gpu.cases import attention, check, conv, gemm, layer
 from tests.kernels.gpu.machine import HERE, Memory, run_here
 from tests.kernels.gpu.test_emitter import NAMED, made
@@ -17,7 +18,11 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import opcodes
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
-from tracea_graph.kernels.gpu.families import few_key_attention, warpgroup_matmul
+from tracea_graph.kernels.gpu.families import (
+    few_key_attention,
+    warpgroup_integers,
+    warpgroup_matmul,
+)
 from tracea_graph.kernels.gpu.kernel_selection import (
     FEW_PIXELS,
     FEW_ROWS,
@@ -372,3 +377,20 @@ def test_sizes_with_a_measured_tile_keep_it_where_rows_vary(
     (measured,) = choose_warpgroup_tiles(32, 128, columns, depth, WARPGROUP_TILES, reads=reads)
     found = choose_warpgroup_tiles(0, 0, columns, depth, WARPGROUP_TILES, steps=steps, reads=reads)
     assert (measured[0], 4096) in found and len(found) <= 6
+
+
+def test_only_matmuls_of_integers_loop_over_strips() -> None:
+    """Convolutions have more tiles for each block, and code in 16 bits is short."""
+    found = dict[str, set[int]]()
+    for case in integer_cases.CASES:
+        for tile in case.tiles:
+            call, _ = case.make(Memory(), np.random.default_rng(0))
+            if call.op not in ("integer_gemm", "integer_conv") or tile.count("x") < 4:
+                continue
+            variant = find(call, ARCHITECTURES["sm_90a"], tile)
+            made = warpgroup_integers.parameters(call, variant)
+            found.setdefault(call.op, set()).add(made["unrolled"])
+            if made["unrolled"]:
+                assert made["strips"] // made["unrolled"] in (2, 3, 4)
+    assert found["integer_conv"] == {0}
+    assert max(found["integer_gemm"]) > 1
