@@ -10,8 +10,9 @@ struct Range {
   bool tiles;
 };
 
-// Does the mask drop all of `keys` keys from element `at` on?  A NaN drops nothing.
-INLINE bool drops(const Head& h, int64_t at, int64_t keys) {
+// Does the mask drop all of `keys` keys from element `at` on, with bytes of 0, or by adding `limit`
+// or less?  A NaN drops nothing.
+INLINE bool drops(const Head& h, int64_t at, int64_t keys, float limit = ABSORBING) {
   if (h.t->mask_kind != 1) {
     const uint8_t* keep = (const uint8_t*)h.mask + at;
     uint8_t any = 0;
@@ -24,7 +25,7 @@ INLINE bool drops(const Head& h, int64_t at, int64_t keys) {
     const vf v = select(first(keys - j), load(add + j, first(keys - j)), set1(-INF));
     high = select(is_nan(v), set1(INF), max(v, high));
   }
-  return reduce_max(high) <= ABSORBING;
+  return reduce_max(high) <= limit;
 }
 
 enum { STRETCH = 256 };  // keys looked at together: masks are read row by row, as they lie

@@ -571,8 +571,9 @@ struct Range {
   bool tiles;
 };
 
-// Does the mask drop all of `keys` keys from element `at` on?  A NaN drops nothing.
-INLINE bool drops(const Head& h, int64_t at, int64_t keys) {
+// Does the mask drop all of `keys` keys from element `at` on, with bytes of 0, or by adding `limit`
+// or less?  A NaN drops nothing.
+INLINE bool drops(const Head& h, int64_t at, int64_t keys, float limit = ABSORBING) {
   if (h.t->mask_kind != 1) {
     const uint8_t* keep = (const uint8_t*)h.mask + at;
     uint8_t any = 0;
@@ -585,7 +586,7 @@ INLINE bool drops(const Head& h, int64_t at, int64_t keys) {
     const vf v = select(first(keys - j), load(add + j, first(keys - j)), set1(-INF));
     high = select(is_nan(v), set1(INF), max(v, high));
   }
-  return reduce_max(high) <= ABSORBING;
+  return reduce_max(high) <= limit;
 }
 
 enum { STRETCH = 256 };  // keys looked at together: masks are read row by row, as they lie
@@ -951,14 +952,21 @@ enum ZeroRows { ZERO_NONE, ZERO_GUARDED, ZERO_MASKED, ZERO_LOWEST, ZERO_INFINITE
 enum Outcome { WEIGHED, ZEROS, NOT_A_NUMBER };
 
 // Is every key of a row out of the window or the tiles, or has it `limit` or less added or in its score's place?
-bool all_masked(const tracea_attention_tile* t, const char* mask, int64_t row, float limit) {
+bool all_masked(const Head& h, int64_t row, float limit) {
+  const tracea_attention_tile* t = h.t;
   const bool fills = t->fill <= limit;
+  if (t->window_left < 0 && !t->tiles_mask) {
+    const int64_t seen = t->seen + row * t->seen_step;
+    const int64_t keys = fills && t->causal ? most(0, least(seen, t->keys)) : t->keys;
+    const bool masks = t->mask_kind == 1 || (t->mask_kind == 2 && fills);
+    return !keys || (masks && drops(h, row * t->mask_row, t->mask_col ? keys : 1, limit));
+  }
   for (int64_t k = 0; k < t->keys; k++) {
     const int64_t at = row * t->mask_row + k * t->mask_col;
     bool masked = !is_near(t, place_of(t, row), k) || !in_tiles(t, row, k);
     masked |= fills && t->causal && k >= t->seen + row * t->seen_step;
-    masked |= fills && t->mask_kind == 2 && !mask[at];
-    masked |= t->mask_kind == 1 && ((const float*)mask)[at] <= limit;
+    masked |= fills && t->mask_kind == 2 && !h.mask[at];
+    masked |= t->mask_kind == 1 && ((const float*)h.mask)[at] <= limit;
     if (!masked) return false;
   }
   return true;
@@ -969,8 +977,8 @@ INLINE Outcome outcome(const Head& h, int64_t row, float top, float total) {
   const tracea_attention_tile* t = h.t;
   if (top > LOWEST && total < INF) return WEIGHED;
   if (!t->keys) return ZEROS;
-  if (t->zero_rows == ZERO_MASKED && all_masked(t, h.mask, row, LOWEST)) return ZEROS;
-  if (t->zero_rows == ZERO_INFINITE && all_masked(t, h.mask, row, -INF)) return ZEROS;
+  if (t->zero_rows == ZERO_MASKED && all_masked(h, row, LOWEST)) return ZEROS;
+  if (t->zero_rows == ZERO_INFINITE && all_masked(h, row, -INF)) return ZEROS;
   if (t->zero_rows == ZERO_LOWEST && total < INF && t->keys > 1) return ZEROS;
   if (total > 0.0f) return WEIGHED;
   return t->zero_rows == ZERO_GUARDED ? ZEROS : NOT_A_NUMBER;
