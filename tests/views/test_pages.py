@@ -118,3 +118,19 @@ def test_a_profile(tmp_path: Path, switches: tuple[str, ...]) -> None:
     found = probe(page, PROBE, tmp_path, *switches)
     assert not found["dim"] and not found["overlaps"] and not found["wide"]
     assert (max(found["papers"]) < 40) == bool(switches)
+
+
+@pytest.mark.parametrize("switches", [(), (DARK,)], ids=["light", "dark"])
+@pytest.mark.parametrize("around", ["#fff", "#111"])
+def test_a_report_in_a_notebook_of_another_theme(
+    tmp_path: Path, switches: tuple[str, ...], around: str
+) -> None:
+    """A notebook's theme, here as JupyterLab has it, need not be the system's."""
+    page = tmp_path / "notebook.html"
+    page.write_text(
+        f"""<!doctype html><title>notebook</title><style>
+        body, .cell tbody tr:nth-child(n) {{ background: {around}; }}
+        </style><body><div class="cell">{IMPROVED._repr_html_()}</div></body>""",
+        encoding="utf-8",
+    )
+    assert not probe(page, PROBE, tmp_path, *switches)["dim"]
