@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from tracea_graph.ir import DType
 from tracea_graph.kernels import chain_source
+from tracea_graph.kernels.gpu.finite_divisions import finite_divisions
 from tracea_graph.ops.chain import FLOATS8, HALVES, Chain
 
 __all__ = [
@@ -111,9 +112,14 @@ def chain_template_parameters(
     If all results are floats of 16 bits or fewer, functions such as exp use a cheaper
     approximation, whose error is below one unit in the last place of fp16, and sums are fused
     with a product if ``fused_sums``.  With ``near``, roundings that small bounds follow are two
-    additions, of which ``fused_near`` fuses the first with a product.
+    additions, of which ``fused_near`` fuses the first with a product, and the first operand is a
+    sum in int32: divisions of finite numbers have no test, for which rows are bounded
+    (``bounded_rows``).
     """
-    fused = _divisions(chain) | (_near_roundings(chain, fused_near) if near or fused_near else {})
+    finite = finite_divisions(chain) if near else frozenset[int]()
+    fused = _divisions(chain, finite) | (
+        _near_roundings(chain, fused_near) if near or fused_near else {}
+    )
     narrow = (*HALVES, *FLOATS8)
     if chain.result_types and all(d in narrow for d in chain.result_types):
         chain = replace(chain, fast_math=True)
@@ -123,11 +129,15 @@ def chain_template_parameters(
         "operands": operands(chain),
         "results": results(chain),
         "steps": chain_source.chain_statements(chain, fused),
+        "bounded_rows": bool(finite),
     }
 
 
-def _divisions(chain: Chain) -> dict[int, str]:
-    """Return the divisions of a chain by a constant, as C: multiplications by its inverse."""
+def _divisions(chain: Chain, finite: Collection[int]) -> dict[int, str]:
+    """Return the divisions of a chain by a constant, as C: multiplications by its inverse.
+
+    Those in ``finite`` divide no infinity.
+    """
     found = dict[int, str]()
     for i, step in enumerate(chain.steps):
         by = step.args[-1]
@@ -136,7 +146,8 @@ def _divisions(chain: Chain) -> dict[int, str]:
             dividend, *both = (
                 chain_source.value(chain, ref) for ref in (step.args[0], by, inverse)
             )
-            found[i] = f"divided({', '.join((dividend, *both))})"
+            divided = "divided_finite" if i in finite else "divided"
+            found[i] = f"{divided}({', '.join((dividend, *both))})"
             if math.frexp(by)[0] in (0.5, -0.5):  # the inverse is exact
                 found[i] = f"{dividend} * {both[1]}"
     return found

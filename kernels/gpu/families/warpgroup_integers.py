@@ -179,7 +179,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     )  # fmt: skip
     if _is_integer(call):
         epilogue = epilogue_of(call)
-        own = {n: epilogue.parameters[n] for n in ("text", "steps", "results")}
+        own = {n: epilogue.parameters[n] for n in ("text", "steps", "results", "bounded_rows")}
         table = made["table"] and {**made["table"], **epilogue.parameters["table"]}
         made |= {**own, "table": table, "literals": epilogue.names}
     right = chain_parameters.ELEMENTS[_right(call)]

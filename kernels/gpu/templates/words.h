@@ -79,9 +79,13 @@ DEV vf v_log(vf a) { return logf(a); }
 DEV vf v_erf(vf a) { return erff(a); }
 // a / by, given 1 / by: the quotient is corrected once by what is left (Markstein), without the branches of
 // a division.  An infinity leaves NaN, and is the quotient itself.
+DEV vf divided_finite(vf a, float by, float inverse) {
+  const vf quotient = a * inverse;
+  return fmaf(fmaf(-quotient, by, a), inverse, quotient);
+}
 DEV vf divided(vf a, float by, float inverse) {
-  const vf quotient = a * inverse, better = fmaf(fmaf(-quotient, by, a), inverse, quotient);
-  return better == better ? better : quotient;
+  const vf better = divided_finite(a, by, inverse);
+  return better == better ? better : a * inverse;
 }
 DEV vf v_tanh(vf a) { return tanhf(a); }
 DEV vf gated(vf a, vf w) { return a / (1.0f + expf(-w)); }

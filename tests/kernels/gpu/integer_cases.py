@@ -35,6 +35,13 @@ REQUANTIZED = Chain(
     (5,), (DType.F32, DType.F32), (DType.U8,),
 )  # fmt: skip
 """The same without a residual."""
+DIVIDED = Chain(
+    ("full", "row"),
+    (Step("mul", (0, 0.0009765625)), Step("add", (2, 1)), Step("div", (3, 3.0)),
+     Step("round", (4,)), Step("saturate", (5, 0.0, 255.0))),
+    (6,), (DType.F32, DType.F32), (DType.U8,),
+)  # fmt: skip
+"""Divided by a step, with infinities in the row."""
 LEVELS = Chain(
     ("full", "row"),
     (Step("mul", (0, 0.0009765625)), Step("add", (2, 1)), Step("round", (3,)),
@@ -77,6 +84,8 @@ def _beside(memory: Memory, rng: np.random.Generator, chain: Chain, shape: Seque
     if chain is SUMS:
         return [], [], memory.empty(shape, np.float32)
     row = rng.integers(-50, 200, shape[-1]).astype(np.float32)
+    if chain is DIVIDED:
+        row[:4] = np.inf, -np.inf, 3e38, -3e38
     full = some(rng, shape, DType.U8)
     wide = memory.put(row)
     repeated = type(wide)(wide.buffer, tuple(shape), (0,) * (len(shape) - 1) + (1,), wide.offset)
@@ -253,6 +262,8 @@ def _warpgroups(dtype: DType) -> Iterator[Case]:
                ("128x192x128x5x1", "128x192x128x5x1w", "128x96x128x7x1"), needs)  # fmt: skip
     yield Case(f"{kind} wgmma requantized", gemm(dtype, 140, 136, 144, 3, chain=REQUANTIZED),
                ("128x128x128x6x1",), needs)  # fmt: skip
+    yield Case(f"{kind} wgmma divided", gemm(dtype, 140, 136, 144, 3, chain=DIVIDED),
+               ("128x64x128x8x1",), needs)  # fmt: skip
     yield Case(f"{kind} wgmma levels", gemm(dtype, 140, 136, 144, 3, chain=LEVELS),
                ("128x128x128x6x1", "128x256x128x4x1w"), needs)  # fmt: skip
     yield Case(f"{kind} wgmma few", gemm(dtype, 130, 24, 16), ("128x32x128x9x1",), needs)
