@@ -53,6 +53,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     LEAST_MANY,
     LEAST_SIDE,
     MANY_ROWS,
+    MEASURED_BYTES,
     TYPICAL_FEW,
     FewTile,
     WarpgroupTile,
@@ -351,8 +352,9 @@ def _byte_choices(call: Call) -> list[tuple[Variant, Extent]]:
     able = {_tile_of(v): v for v in VARIANTS if v.template in INTEGERS
             and (v.op, v.dtype) == (call.op, call.dtype)
             and not warpgroup_integers.refusal(call, v)}  # fmt: skip
+    fastest = MEASURED_BYTES if call.op == "integer_gemm" else {}
     tiles = choose_warpgroup_tiles(1, height, width, 64 * deep, tuple(able), _LEAST_FILTERS, image,
-                                   _steps(call), _reads(call))  # fmt: skip
+                                   _steps(call), _reads(call), fastest=fastest)  # fmt: skip
     return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
 
 

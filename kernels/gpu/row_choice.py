@@ -23,6 +23,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     H100_SMS,
     LEAST_MLP_ROWS,
     LONG_ROWS,
+    MEASURED_BYTES,
     MOST_PROJECTION_CLUSTERS,
     choose_tile,
     choose_warpgroup_tiles,
@@ -127,5 +128,5 @@ def grouped_choices(call: Call) -> list[tuple[Variant, Extent]]:
             if not grouped_integers.refusal(call, v)}  # fmt: skip
     steps = len(call.chain.steps) if call.chain else 0
     tiles = choose_warpgroup_tiles(1, height, width * len(named["y"]), -(-deep // LINE) * 64,
-                                   tuple(able), steps=steps)  # fmt: skip
+                                   tuple(able), steps=steps, fastest=MEASURED_BYTES)  # fmt: skip
     return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]

@@ -259,7 +259,7 @@ def _warpgroups(dtype: DType) -> Iterator[Case]:
     yield Case(f"{kind} wgmma shifted", gemm(dtype, 140, 72, 144, 100),
                ("128x64x128x8x1",), needs)  # fmt: skip
     yield Case(f"{kind} wgmma rounded", gemm(dtype, 270, 200, 640, None, chain=ROUNDED),
-               ("128x192x128x5x1", "128x192x128x5x1w", "128x96x128x7x1"), needs)  # fmt: skip
+               ("128x192x128x5x1", "128x192x128x5x1w", "64x192x128x6x2"), needs)  # fmt: skip
     yield Case(f"{kind} wgmma requantized", gemm(dtype, 140, 136, 144, 3, chain=REQUANTIZED),
                ("128x128x128x6x1",), needs)  # fmt: skip
     yield Case(f"{kind} wgmma divided", gemm(dtype, 140, 136, 144, 3, chain=DIVIDED),

@@ -211,6 +211,24 @@ def test_pairs_of_blocks_share_an_operand_where_that_was_fastest() -> None:
         assert tile[1] >= 192 and tile[4] == SHARED_W
 
 
+@pytest.mark.parametrize(("columns", "depth", "reads", "tile"), [
+    (1152, 384, 0, "64x192x128x6x2"), (768, 768, 1, "64x192x128x6x2"),
+    (768, 3072, 1, "128x192x128x5x1"), (3072, 768, 0, "128x256x128x4x1"),
+])  # fmt: skip
+def test_matmuls_of_bytes_take_the_tiles_that_were_fastest(
+    columns: int, depth: int, reads: int, tile: str
+) -> None:
+    """At batch 32; those of other numbers of rows remain modelled."""
+    chain = integer_cases.ROUNDED if reads else integer_cases.REQUANTIZED
+
+    def first(rows: int) -> str:
+        made = integer_cases.gemm(DType.U8, rows, columns, depth, 3, chain=chain)
+        return variants_of(made(Memory(), np.random.default_rng(0))[0])[0][0].tile
+
+    assert first(4096) == tile
+    assert first(2048) != tile
+
+
 def test_long_epilogues_delay_tiles_that_alternate() -> None:
     """A GELU behind a norm, as timed of GPT-2 on an H100; not a GELU alone."""
     up = 1, 4096, 3072, 768
