@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 
-from tracea_graph.ir import DType, Extent, combine
+from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu.lowering.program_writer import (
     SCALED,
     GpuProgramWriter,
@@ -30,6 +30,9 @@ __all__ = [
 
 Targets = Sequence[Value | None]
 """Required destinations of results; None leaves the choice to the lowering."""
+
+
+_CHANNELS_LAST = (0, 2, 3, 4, 5, 1)
 
 
 def stored(w: GpuProgramWriter, dtype: DType, operands: Sequence[Value]) -> DType:
@@ -73,7 +76,10 @@ def lower_elementwise(
     widened = ((w.narrow,), (DType.F32,))  # numbers that would be stored as they are
     same = not p.chain.steps and (types[0] == types[1] or types == widened)
     if same and len(operands) == 1 and targets[0] is None:
-        return [w.through(seen[0].stretched(full), IndexMap(reshape))]
+        own = seen[0].stretched(full)
+        if _spreads_pixels(full, p.target, [own]) and not _merges_pixels(own.view):
+            own = w.again(own, own.dtype, _CHANNELS_LAST)
+        return [w.through(own, IndexMap(reshape))]
     whole = [v for v in seen if v.shape == full]
     made, results = list[Value](), list[Value]()
     for dtype, target in zip(p.result_types, targets, strict=True):
@@ -82,8 +88,11 @@ def lower_elementwise(
             made.append(own)
             results.append(target)
         else:
-            like = whole[0] if whole and not reshape else seen[0]
-            made.append(destination(w, stored(w, dtype, operands), full, like, target))
+            like, kind = whole[0] if whole and not reshape else seen[0], stored(w, dtype, operands)
+            if target is None and _spreads_pixels(full, p.target, seen):
+                made.append(w.temp(kind, full, _CHANNELS_LAST))
+            else:
+                made.append(destination(w, kind, full, like, target))
             dense = made[-1].view.strides == dense_strides(full)
             if reshape:
                 results.append(made[-1].reshaped(p.target) if dense else made[-1].moved(*reshape))
@@ -93,6 +102,33 @@ def lower_elementwise(
     if (p.chain.steps, p.chain.results) == (SCALED.steps, SCALED.results) and targets == [None]:
         _note_scaled_image(w, seen, made[0])
     return results
+
+
+def _spreads_pixels(full: Shape, target: Sequence[int], seen: Sequence[Value]) -> bool:
+    """Whether pixels ``[N, C, H, a, W, b]`` of channels-last images become an image of a × b each.
+
+    So do resized and upsampled images, and the results of transposed convolutions.
+    """
+    if len(full) != 6 or len(target) != 4:
+        return False
+    sizes = [*full[:2], product(full[2:4]), product(full[4:])]
+    alike = all(t in (0, size) for t, size in zip(target[:2], sizes[:2], strict=True))
+    if not alike or any(t not in (-1, n) for t, n in zip(target[2:], sizes[2:], strict=True)):
+        return False
+    steps = [v.view.strides for v in seen if v.shape == full and any(v.view.strides)]
+    return bool(steps) and full[1] != 1 and all(_channels_inside(one) for one in steps)
+
+
+def _merges_pixels(view: View) -> bool:
+    """Whether lines and pixels of ``[N, C, H, a, W, b]`` are those of an image already."""
+    (_, _, _, high, _, wide), (_, _, line, down, pixel, along) = view.dims, view.strides
+    return (line, pixel) == (combine("mul", down, high), combine("mul", along, wide))
+
+
+def _channels_inside(steps: Sequence[Extent]) -> bool:
+    """Whether channels of a pixel ``[N, C, H, a, W, b]`` lie closer than pixels of a line do."""
+    channel, pixel = steps[1], steps[4]
+    return isinstance(channel, int) and isinstance(pixel, int) and 0 < channel < pixel
 
 
 def _note_scaled_image(w: GpuProgramWriter, factors: Sequence[Value], made: Value) -> None:

@@ -99,7 +99,8 @@ def _spread(
     w: GpuProgramWriter, x: Value, sides: Sequence[int], shape: Shape, target: Value | None
 ) -> Value:
     """Lower DepthToSpace in which the groups are the outermost axis of the channels."""
-    made = target or w.temp(x.dtype, shape)
+    last = len(sides) == 2 and channels_last(x)
+    made = target or w.temp(x.dtype, shape, (0, 2, 3, 1) if last else ())
     channels, steps = shape[1], x.view.strides
     dims: list[Extent] = [x.shape[0], channels]
     froms: list[Extent] = [steps[0], steps[1]]

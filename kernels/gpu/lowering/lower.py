@@ -23,6 +23,7 @@ from tracea_graph.kernels.gpu.lowering.cached_attention import (
     cached_attentions,
     lower_cached_attention,
 )
+from tracea_graph.kernels.gpu.lowering.concat_folding import fold_concatenations
 from tracea_graph.kernels.gpu.lowering.convolutions import lower_conv, lower_pool, lower_resize
 from tracea_graph.kernels.gpu.lowering.depthwise_projection import projecting_steps
 from tracea_graph.kernels.gpu.lowering.elements_of_lines import (
@@ -179,6 +180,7 @@ def _written(
     fold_attention_projections(w)
     fold_quantized_attentions(w)
     group_integer_matmuls(w)
+    fold_concatenations(w)
     return w
 
 

@@ -15,6 +15,7 @@ from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
 from tracea_graph.kernels.gpu.lowering.byte_results import round_where_computed
+from tracea_graph.kernels.gpu.lowering.concat_folding import fold_concatenations
 from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
 from tracea_graph.kernels.gpu.lowering.grouped_integers import group_integer_matmuls
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
@@ -57,6 +58,7 @@ def program_of(
     fold_gates(w)
     fold_quantized_attentions(w)
     group_integer_matmuls(w)
+    fold_concatenations(w)
     return w.done({}, sizes)
 
 
