@@ -47,7 +47,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _JoinedColumns:
     """Where ``count`` columns lie in the rows of ``whole``: ``pitch`` apart, from ``at`` on."""
 
     whole: Buffer
@@ -128,7 +128,7 @@ def _part_of(call: Call) -> _Part | None:
 def _fold(w: GpuProgramWriter, whole: Buffer, parts: list[_Part]) -> None:
     """Move a buffer that adjacent parts of a concatenation are copied from, if its calls can."""
     head, source = parts[0], parts[0].source
-    columns = _Columns(whole, head.width, head.pitch, head.at)
+    columns = _JoinedColumns(whole, head.width, head.pitch, head.at)
     if (
         source.buffer.kind != "temp"
         or head.first
@@ -160,7 +160,7 @@ def _fold(w: GpuProgramWriter, whole: Buffer, parts: list[_Part]) -> None:
     w.temps[source.buffer.index] = dtype, 0
 
 
-def _moved(call: Call, buffer: Buffer, columns: _Columns) -> Call | None:
+def _moved(call: Call, buffer: Buffer, columns: _JoinedColumns) -> Call | None:
     """Return a call that uses columns of a concatenation instead of a buffer, or None."""
     if call.op not in _TAKE_ROWS_APART:
         return None
