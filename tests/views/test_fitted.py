@@ -50,7 +50,7 @@ def test_a_comparison_fits_a_terminal() -> None:
         )
         for i in range(2)
     )
-    found = VerifyReport("a.onnx", "b.onnx", "", Verification("passed", "ok", outputs), 0, 3)
+    found = VerifyReport("a.onnx", "b.onnx", "", Verification("passed", "ok", outputs), 0, 3, 3)
     narrow, wide = lines(render_comparison(found), 80), lines(render_comparison(found), 200)
     assert max(map(len, narrow)) <= 80 and any("last_hidden_state_1" in line for line in narrow)
     assert "ONNX Runtime's own   verdict" in wide[1] and "verdict" in "".join(narrow[1:5])

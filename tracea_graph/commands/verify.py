@@ -45,7 +45,7 @@ def verify_models(
             raise UsageError(
                 f"{original.name} has no output {name!r}; it has {', '.join(outputs)}"
             )
-    library = library_of(candidate, library)
+    library, before = library_of(candidate, library), model.node_count
     inputs = gather_inputs(model, options)
     feeds = inputs.verification
     chosen = dict(index_outputs(model.graph))
@@ -75,5 +75,6 @@ def verify_models(
         )
     calls, nodes = len(custom_op_nodes(other)), len(result_nodes(other.skeleton))
     return VerifyReport(
-        str(original), str(candidate), str(library or ""), found, calls if library else 0, nodes
-    )
+        str(original), str(candidate), str(library or ""), found, calls if library else 0, nodes,
+        before,
+    )  # fmt: skip

@@ -26,7 +26,8 @@ _VERDICTS = {
 class VerifyReport:
     """Result of comparing the outputs of two models.
 
-    Of the second model's ``nodes``, ``kernels`` ran as generated kernels.
+    The first model has ``original_nodes`` nodes, the second ``nodes``, of which ``kernels`` ran as
+    generated kernels; one kernel may compute many nodes of the first.
     """
 
     original: str
@@ -35,6 +36,7 @@ class VerifyReport:
     verification: Verification
     kernels: int
     nodes: int
+    original_nodes: int
     schema_version: Literal[1] = 1
 
 
@@ -73,7 +75,9 @@ def _parts(found: VerifyReport) -> Iterator[RenderableType]:
     for label, why in verification.rejected.items():
         yield Text(f"the original rejects {plain_text(label)}: {plain_text(why)}")
     if found.library:
+        before, library = found.original_nodes, plain_text(found.library)
         yield Text(
-            f"{found.kernels} of {found.nodes} nodes run as kernels of {plain_text(found.library)}"
+            f"{before} node{'s' * (before != 1)} became {found.nodes}, {found.kernels} of them "
+            f"kernels of {library}"
         )
     yield Text(f"{_VERDICTS[verification.status]}: {plain_text(verification.sentence)}")
