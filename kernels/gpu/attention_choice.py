@@ -8,7 +8,9 @@ from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import (
     attention,
+    cached_attention,
     few_key_attention,
+    grouped_attention,
     split_key_attention,
     warpgroup_attention,
 )
@@ -16,10 +18,24 @@ from tracea_graph.kernels.gpu.tile_choice import FEW_KEYS
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
-__all__ = ["attends", "attention_choices", "attention_refusal", "keys_fit"]
+__all__ = [
+    "attends", "attention_choices", "attention_refusal", "cache_choices", "cache_refusal",
+    "keys_fit",
+]  # fmt: skip
 
 _FEW, _SPLIT = "attention_few.cu.in", "attention_split.cu.in"
 _FLASH, _PLAIN = "attention_wgmma.cu.in", "attention.cu.in"
+_GROUPED = "attention_grouped.cu.in"
+_MOST_GROUPS = {"16x256x8": 8, "16x128x8": 24, "16x128x4": 63}
+"""Most heads of caches, counted for each item and each 16 of its queries, for kernels with many
+blocks for each of them; others take ``_OF_MANY``.
+
+With 128 columns and 2048 keys in pages, µs by eight, four and two blocks of 128 threads: 14.3,
+16.7 and 25.2 for 16 of them, 24.9, 22.6 and 29.0 for 32, 40.4, 41.2 and 35.5 for 64.  One token
+of a decoder, eight heads of 64 and 512 keys, takes 3.8 by blocks of 256 threads, else 4.8 (one
+H100).
+"""
+_OF_MANY = "16x128x2"
 _LEAST_QUERIES = {3: 192, 2: 64}
 """Minimum number of queries for attention kernels, by their number of warpgroups."""
 _LONG = 1024
@@ -36,6 +52,28 @@ def attention_refusal(call: Call, variant: Variant) -> str:
         _FLASH: warpgroup_attention.refusal, _PLAIN: attention.refusal,
     }  # fmt: skip
     return own[variant.template](call, variant)
+
+
+def cache_refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute an attention to caches, or "" if it can."""
+    if variant.template == _GROUPED:
+        return grouped_attention.refusal(call, variant)
+    return cached_attention.refusal(call, variant)
+
+
+def cache_choices(call: Call) -> list[tuple[Variant, Extent]]:
+    """Return the kernels for attention to caches whose blocks form clusters, with tensor cores
+    where these can compute it."""
+    able = {v.tile: v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)
+            and v.params["cluster"] > 1 and not cache_refusal(call, v)}  # fmt: skip
+    if _OF_MANY not in able:
+        return [(v, 1) for v in able.values()]
+    groups = cached_attention.groups_of(call, grouped_attention.QUERIES)
+    found = [(able[tile], combine("sub", most + 1, groups))
+             for tile, most in _MOST_GROUPS.items() if tile in able]  # fmt: skip
+    found.append((able[_OF_MANY], 1))
+    at = next((i for i, (_, when) in enumerate(found) if isinstance(when, int) and when > 0))
+    return [one for one in found[: at + 1] if not isinstance(one[1], int) or one[1] > 0]
 
 
 def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:

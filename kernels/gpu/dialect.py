@@ -70,6 +70,7 @@ HIP = Dialect(
             "attention",
             "attention_cached",
             "attention_few",
+            "attention_grouped",
             "attention_projection",
             "attention_quantized",
             "attention_split",

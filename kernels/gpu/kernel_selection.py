@@ -16,14 +16,19 @@ from typing import Any
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, evaluate, product, symbols_of
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
-from tracea_graph.kernels.gpu.attention_choice import attends, attention_choices, attention_refusal
+from tracea_graph.kernels.gpu.attention_choice import (
+    attends,
+    attention_choices,
+    attention_refusal,
+    cache_choices,
+    cache_refusal,
+)
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.composed_kernels import COMPOSED, COMPOSED_CHOICES
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
     block_quantized_matmul,
-    cached_attention,
     few_pixel_convolution,
     few_row_matmul,
     image_resize,
@@ -106,8 +111,6 @@ _LEAST_FILTERS, _MANY_PIXELS = 16, 4096
 """Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
 _TF32 = {"tf32": 1, "tf32x3": 3}  # numbers of products
 _STEEP, _NORMED = 5, 3  # cheap steps that take as long as a GELU, as a norm of the rows of x
-_CLUSTERS = ("attention_cached", "squeeze_excite")
-"""Ops with a kernel whose blocks form clusters, and one without."""
 _OF_HEADS = ("attention", "kv_append_rotated")
 """Beginnings of ops whose sources depend on the size of heads."""
 _SOME = "n"
@@ -155,7 +158,8 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     found += window_choices(call) if call.op in ("depthwise", "pool", PROJECTED) else []
     found += row_choices(call) if call.op in ("norm", "softmax", "reduce") else []
     found += coded_choices(call) if call.op == "gemm_nbits" else []
-    found += _cluster_choices(call) if call.op in _CLUSTERS else []
+    found += _cluster_choices(call) if call.op == "squeeze_excite" else []
+    found += cache_choices(call) if call.op == "attention_cached" else []
     if call.op == "gemm_nbits" and call.attributes["second"]:
         # of one row, as it is at all sizes; not every GPU has the shared memory of the first
         return tuple((variant, 1) for variant, _ in found if variant.params["rows"] == 1)
@@ -218,7 +222,7 @@ def refusal_of(call: Call, variant: Variant) -> str:
     if call.op == "attention":
         return attention_refusal(call, variant)
     if call.op == "attention_cached":
-        return cached_attention.refusal(call, variant)
+        return cache_refusal(call, variant)
     return refuse(call, variant) if refuse else ""
 
 

@@ -136,6 +136,15 @@ def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int = 0
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
 
 
+def _grouped(dtype: str, threads: int, cluster: int) -> Variant:
+    """Attention to caches by tensor cores: tiles of 16 queries, whose keys blocks share."""
+    params, tile = {"cluster": cluster}, f"16x{threads}x{cluster}"
+    needs = ("clusters",)
+    return Variant(
+        "attention_cached", dtype, "attention_grouped.cu.in", tile, threads, params, needs
+    )
+
+
 def _gated(dtype: str, tile: WarpgroupTile) -> Variant:
     """Warpgroup matmul by two matrices: half of a tile's columns are those of each."""
     own = _wgmma(dtype, *tile)
@@ -429,6 +438,11 @@ VARIANTS = (
         )
         for d in ("f32", "f16", "bf16")
         for cluster in (1, 8)
+    ),
+    *(
+        _grouped(d, threads, cluster)
+        for d in ("f16", "bf16")
+        for threads, cluster in ((256, 8), (128, 8), (128, 4), (128, 2))
     ),
     *(
         Variant(op, d, f"{op}.cu.in", str(threads), threads)

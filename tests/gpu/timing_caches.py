@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.gpu.timing_row import Row, Work
-from tests.kernels.gpu.cache_cases import looked_up
+from tests.kernels.gpu.cache_cases import cached, looked_up
 from tests.kernels.gpu.cases import attention
 from tests.kernels.gpu.indexed_cases import gather
 from tracea_graph.ir import DType
@@ -50,7 +50,22 @@ def _few(batch: int, keys: int, tenths: int, paged: bool) -> Row:
     batch = max(batch, 2)
     what = f"b{batch} {keys * tenths // 10} of {keys}"
     work = _attend(batch, keys, 1, tenths, paged)
-    return Row(f"{'paged' if paged else 'paged, in one piece'} {what}", made, ("256x8",), work)
+    tiles = "16x128x8" if batch * _KEPT < 48 else "16x128x2", "256x8"  # and without tensor cores
+    return Row(f"{'paged' if paged else 'paged, in one piece'} {what}", made, tiles, work)
+
+
+def _token(batch: int, past: int, size: int) -> Row:
+    """A token behind cached ones, its row appended in place; torch appends nothing."""
+    made = cached(DType.F16, DType.F16, (_HEADS, _KEPT), 1, past, size, batch=batch, in_place=True)
+    tiles = "16x256x8" if batch * _KEPT <= 8 else "16x128x2", "256x8"
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        q = torch.randn(batch, _HEADS, 1, size, device="cuda").half()
+        kv = [torch.randn(batch, _KEPT, past + 1, size, device="cuda").half() for _ in "kv"]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return (lambda q, k, v: attend(q, k, v, enable_gqa=True)), [q, *kv]
+
+    return Row(f"token b{batch} d{size} after {past}", made, tiles, work)
 
 
 def _copy(batch: int, keys: int) -> Row:
@@ -85,5 +100,7 @@ def _one(batch: int, keys: int) -> Row:
 ROWS: tuple[Row, ...] = (
     *(_few(batch, 2048, tenths, paged)
       for batch, tenths in ((8, 10), (8, 5), (2, 10)) for paged in (True, False)),
+    *(_token(batch, past, size) for batch, past, size in
+      ((1, 512, 64), (1, 2048, 64), (1, 2048, 128), (8, 2048, 64), (8, 2048, 128))),
     _one(8, 2048), _copy(8, 2048), _copy(1, 2048), _many(512, 2048),
 )  # fmt: skip

@@ -246,6 +246,16 @@ def _codes(m: int, n: int, k: int, bits: int, block: int) -> Row:
                (few, "64x64x64x3"), product(m, n, k, "f16"), 2.0 * m * n * k)  # fmt: skip
 
 
+def _dequantized(n: int, k: int, bits: int, block: int) -> Row:
+    """The numbers of a matrix; torch copies as many in fp16."""
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        return (lambda x: x.clone()), [torch.randn(n, k, device="cuda").half()]
+
+    made = nbits_cases.dequantized(DType.F16, n, k, bits, block)
+    return Row(f"nbits {bits}/{block} dequantized {n}x{k}", made, ("256",), work)
+
+
 ROWS: tuple[Row, ...] = (
     _products(4096, 4096, 4096, "f16", *_HALVES),
     _products(4096, 3072, 768, "f16", *_HALVES),
@@ -307,4 +317,5 @@ ROWS: tuple[Row, ...] = (
     _codes(1, 4096, 14336, 4, 32),
     *(_codes(m, *sides, 4, 32) for m in (128, 512, 2048)
       for sides in ((8192, 2048), (2048, 8192))),
+    _dequantized(16384, 2048, 4, 32),
 )  # fmt: skip

@@ -22,7 +22,11 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.attention import LOWEST
 
-__all__ = ["HEADS", "TOGETHER", "launch", "name", "parameters", "refusal", "shared"]
+__all__ = [
+    "HEADS", "TOGETHER", "appends_rows", "groups_of", "head_of", "is_multiple", "launch",
+    "launch_of_tiles", "name", "name_of", "named_operands", "parameters",
+    "parameters_of_operands", "refusal", "shared",
+]  # fmt: skip
 
 HEADS = (32, 64, 128, 256)
 """Sizes of heads."""
@@ -54,34 +58,37 @@ def refusal(call: Call, variant: Variant) -> str:
     """
     if variant.params["cluster"] == 1:
         return ""
-    named, vector = _named(call), _vector(call)
+    named, vector = named_operands(call), _vector(call)
     views = [named[n] for n in (*_LOADED, "cos", "sin") if named[n] is not None]
     for view in views:
         steps = (view.offset, *view.strides[:-1])
-        if view.strides[-1] != 1 or not all(_is_multiple(n, vector) for n in steps):
+        if view.strides[-1] != 1 or not all(is_multiple(n, vector) for n in steps):
             return f"its rows are not known to be runs of {vector} numbers"
     return ""
 
 
-def _is_multiple(extent: Extent, of: int) -> bool:
+def is_multiple(extent: Extent, of: int) -> bool:
     """Whether an extent is a multiple of a number at all sizes, as far as its factors show."""
     if isinstance(extent, Expr) and extent.op == "mul":
-        return any(_is_multiple(n, of) for n in extent.args)
+        return any(is_multiple(n, of) for n in extent.args)
     if isinstance(extent, Expr) and extent.op in ("add", "sub"):
-        return all(_is_multiple(n, of) for n in extent.args)
+        return all(is_multiple(n, of) for n in extent.args)
     return isinstance(extent, int) and extent % of == 0
 
 
-def _named(call: Call) -> dict[str, Any]:
+def named_operands(call: Call) -> dict[str, Any]:
+    """Return the views of a call by operand, None for those that it lacks."""
     return CALLS.of(call).named(call)
 
 
-def _appends(call: Call) -> bool:
-    return _named(call)["new_k"] is not None
+def appends_rows(call: Call) -> bool:
+    """Whether new rows are written into the caches."""
+    return named_operands(call)["new_k"] is not None
 
 
-def _head(call: Call) -> int:
-    size = _named(call)["q"].dims[-1]
+def head_of(call: Call) -> int:
+    """Return the number of columns of a head."""
+    size = named_operands(call)["q"].dims[-1]
     assert isinstance(size, int)
     return size
 
@@ -91,35 +98,53 @@ def _cache_type(call: Call) -> DType:
 
 
 def name(call: Call) -> str:
+    return name_of(call, "attention_cached", f"{head_of(call)}x{call.attributes['queries']}")
+
+
+def name_of(call: Call, op: str, sizes: str) -> str:
+    """Return the words that name a kernel of caches, whose source depends on ``sizes``."""
     a = call.attributes
-    words = [f"attention_cached_d{_head(call)}x{a['queries']}", str(a["cache_type"])]
+    words = [f"{op}_d{sizes}", str(a["cache_type"])]
     words += [str(a["zero_rows"])] + ["capped"] * (a["softcap"] > 0)
-    words += ["normed"] * (_named(call)["q_gamma"] is not None)
-    words += ["as_is"] * (not _appends(call)) + [str(a["mask_kind"])] * (a["mask_kind"] != "none")
+    words += ["normed"] * (named_operands(call)["q_gamma"] is not None)
+    words += ["as_is"] * (not appends_rows(call)) + [str(a["mask_kind"])] * (
+        a["mask_kind"] != "none"
+    )
     words += [f"pages{a['page_size']}", str(a["index_type"])] * (a["page_size"] > 0)
-    return "_".join(words + ["rotated"] * (_named(call)["cos"] is not None))
+    return "_".join(words + ["rotated"] * (named_operands(call)["cos"] is not None))
 
 
-def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    a, head, queries = call.attributes, _head(call), int(call.attributes["queries"])
-    lanes, vector, keys, warps = _lanes(call), _vector(call), 32 // _lanes(call), _warps(variant)
-    size = int(_cache_type(call).size)
+def parameters_of_operands(call: Call) -> dict[str, Any]:
+    """Return the parameters of templates that name a call's operands and masks."""
+    a = call.attributes
+    mask_type = MASKS.get(str(a["mask_kind"]), DType.F32)
     return {
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
         "cache": chain_parameters.ELEMENTS[_cache_type(call)],
-        "kind": "f16", "instructions": (),  # of warpgroups, which it does not use
-        "appends": _appends(call),
-        "rotated": _named(call)["cos"] is not None,
-        "normed": _named(call)["q_gamma"] is not None,
+        "appends": appends_rows(call),
+        "rotated": named_operands(call)["cos"] is not None,
+        "normed": named_operands(call)["q_gamma"] is not None,
         "capped": a["softcap"] > 0,
         "zero_rows": a["zero_rows"],
         "lowest": f"{LOWEST.hex()}f",
         "hidden": _literal(_HIDDEN.get(str(a["zero_rows"]), _ABSORBED)),
         "mask": a["mask_kind"],
-        "mask_element": chain_parameters.ELEMENTS[MASKS.get(str(a["mask_kind"]), DType.F32)],
+        "mask_element": chain_parameters.ELEMENTS[mask_type],
+        "mask_run": _BYTES // int(mask_type.size),
         "page_size": a["page_size"],
         "index_element": a["index_type"],
-        "head": head, "queries": queries, "lanes": lanes, "keys": keys,
+        "head": head_of(call),
+    }  # fmt: skip
+
+
+def parameters(call: Call, variant: Variant) -> dict[str, Any]:
+    head, queries = head_of(call), int(call.attributes["queries"])
+    lanes, vector, keys, warps = _lanes(call), _vector(call), 32 // _lanes(call), _warps(variant)
+    size = int(_cache_type(call).size)
+    return {
+        **parameters_of_operands(call),
+        "kind": "f16", "instructions": (),  # of warpgroups, which it does not use
+        "queries": queries, "lanes": lanes, "keys": keys,
         "halvings": _halvings(lanes, queries),
         "vector": vector, "vector_bytes": vector * size, "value_lanes": min(32, head // vector),
         "key_pitch": _key_pitch(call), "weight_pitch": _weight_pitch(call),
@@ -141,12 +166,12 @@ def _warps(variant: Variant) -> int:
 
 def _lanes(call: Call) -> int:
     """Return the number of lanes that compute the scores of a key."""
-    return max(_LEAST_LANES, _head(call) // _RUN)
+    return max(_LEAST_LANES, head_of(call) // _RUN)
 
 
 def _vector(call: Call) -> int:
     """Return the numbers of one load; a lane has an even number of them, for rotation."""
-    return min(_BYTES // int(_cache_type(call).size), _head(call) // _lanes(call) // 2)
+    return min(_BYTES // int(_cache_type(call).size), head_of(call) // _lanes(call) // 2)
 
 
 def _halvings(lanes: int, queries: int) -> list[tuple[int, int]]:
@@ -162,7 +187,7 @@ def _halvings(lanes: int, queries: int) -> list[tuple[int, int]]:
 def _key_pitch(call: Call) -> int:
     """Return the distance of keys in shared memory: eight lanes read 128 different bytes."""
     size = int(_cache_type(call).size)
-    row, read = _head(call) * size, _lanes(call) * _vector(call) * size
+    row, read = head_of(call) * size, _lanes(call) * _vector(call) * size
     return (row + (read if read < _LINE and row % _LINE == 0 else 0)) // size
 
 
@@ -176,18 +201,18 @@ def _stages(call: Call, variant: Variant) -> int:
     """Return how often a warp's ring has its keys: more than those of 512 rows, where they fit."""
     if variant.params["cluster"] == 1:
         return 1
-    each, most = _warps(variant) * _stage_bytes(call), 2 if _head(call) <= 64 else 3
+    each, most = _warps(variant) * _stage_bytes(call), 2 if head_of(call) <= 64 else 3
     return max(1, min(most, (_SHARED - _beside_rings(call, variant)) // each))
 
 
 def _stage_bytes(call: Call) -> int:
     size = int(_cache_type(call).size)
-    return 32 // _lanes(call) * (_key_pitch(call) + _head(call)) * size
+    return 32 // _lanes(call) * (_key_pitch(call) + head_of(call)) * size
 
 
 def _ring_bytes(call: Call, variant: Variant) -> int:
     """Return the bytes of a warp's ring, which holds its sums in the end."""
-    sums = int(call.attributes["queries"]) * (_head(call) + _PAD) * 4
+    sums = int(call.attributes["queries"]) * (head_of(call) + _PAD) * 4
     return max(_stages(call, variant) * _stage_bytes(call), sums)
 
 
@@ -195,8 +220,8 @@ def _beside_rings(call: Call, variant: Variant) -> int:
     """Return the bytes of shared memory for queries, weights and what blocks send each other."""
     queries, split = int(call.attributes["queries"]), variant.params["cluster"]
     warps = _warps(variant)
-    received = split * queries * (_head(call) + _PAD) + 4 if split > 1 else 0
-    own = queries * _head(call) + warps * (_weight_pitch(call) + 32 * _vector(call))
+    received = split * queries * (head_of(call) + _PAD) + 4 if split > 1 else 0
+    own = queries * head_of(call) + warps * (_weight_pitch(call) + 32 * _vector(call))
     return (received + own) * 4
 
 
@@ -205,11 +230,26 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    named, a = _named(call), call.attributes
+    queries = int(call.attributes["queries"])
+    return launch_of_tiles(call, variant, symbol, queries, shared(call, variant))
+
+
+def groups_of(call: Call, queries: int) -> Extent:
+    """Return how many times a head of the caches is read, each time for so many queries."""
+    named = named_operands(call)
+    batch, heads, rows, _ = named["q"].dims
+    kept = named["k" if appends_rows(call) else "past_k"].dims[1]
+    count = combine("mul", combine("floordiv", heads, kept), rows)
+    return product((batch, kept, combine("ceildiv", count, queries)))
+
+
+def launch_of_tiles(call: Call, variant: Variant, symbol: str, queries: int, taken: int) -> Launch:
+    """Return the launch of blocks of so many queries, with ``taken`` bytes of shared memory."""
+    named, a = named_operands(call), call.attributes
     own, cache = TYPES[call.dtype], _cache_type(call)
     q: View = named["q"]
-    batch, heads, rows, _ = q.dims
-    appends = _appends(call)
+    _, heads, rows, _ = q.dims
+    appends = appends_rows(call)
     _, kept, slots, _ = named["k" if appends else "past_k"].dims
     held = named["past_k"].dims[2]
     made = []
@@ -236,11 +276,11 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made += [pointer(named["y"], own), *map(i32, named["y"].strides)]
     group = combine("floordiv", heads, kept)
     count = combine("mul", group, rows)
-    tiles = combine("ceildiv", count, int(a["queries"]))
+    tiles = combine("ceildiv", count, queries)
     made += [*map(divisor, (tiles, kept, group)), *map(i32, (count, rows))]
     made += [i32(held), i32(slots)]
     made += [f32(float(a[n])) for n in ("scale", "softcap")]
     read = [named[n] for n in ("positions", "past_k", "past_v", "table", "mask")]
     made.append(i32(int(all(v is None or v.buffer.kind == "input" for v in read))))
-    blocks = product((batch, kept, tiles, variant.params["cluster"]))
-    return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))
+    blocks = combine("mul", groups_of(call, queries), variant.params["cluster"])
+    return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

@@ -282,12 +282,31 @@ def looked_up(
 
 
 _TILES = ("256x1", "256x8")
+_GROUPED = (*_TILES, "16x128x8")
+"""And the kernel that uses tensor cores, where queries and caches have the same 16 bits."""
+
+
+def _grouped() -> Iterator[Case]:
+    """Attention by tensor cores alone: other sizes of heads, groups and pages."""
+    f16, bf16, own = DType.F16, DType.BF16, ("16x256x8", "16x128x8", "16x128x2")
+    yield Case("grouped", kept_keys(f16, (16, 1), 1, 1100, 128), own)
+    yield Case("grouped wide", kept_keys(bf16, (6, 2), 3, 333, 96), own, ("bf16",))
+    yield Case("grouped capped", kept_keys(f16, (2, 2), 9, 70, 256, softcap=3.0), own[1:])
+    made = cached(f16, f16, (24, 2), 2, 140, 80, slots=3, behind=9, normed=True)
+    yield Case("grouped normed", made, own)
+    made = cached(bf16, bf16, (4, 4), 3, 530, 64, in_place=True, slots=20)
+    yield Case("grouped in place", made, own, ("bf16",))
+    made = looked_up(f16, f16, (12, 2), 1, (40, 32), 128, each=True, lengths=(5, 10, 1))
+    yield Case("grouped pages", made, own)
+    made = looked_up(bf16, bf16, (2, 1), 3, (9, 16), 32, "add", index=DType.I64,
+                     lengths=(9, 2, 0), zero_rows="masked", heads_first=True)  # fmt: skip
+    yield Case("grouped pages added", made, own, ("bf16",))
 
 
 def _looked_up() -> Iterator[Case]:
     f16, f32, bf16, lowest = DType.F16, DType.F32, DType.BF16, float(np.finfo(np.float32).min)
     made = looked_up(f16, f16, (8, 2), 1, (5, 16), lengths=(7, 10, 3))
-    yield Case("looked up", made, _TILES)
+    yield Case("looked up", made, _GROUPED)
     made = looked_up(f16, f32, (4, 4), 1, (9, 24), 128, "add", lowest, DType.I64, lengths=(9, 2),
                      heads_first=True)  # fmt: skip
     yield Case("looked up added", made, _TILES)
@@ -297,11 +316,11 @@ def _looked_up() -> Iterator[Case]:
     yield Case("looked up each", made, _TILES)
     for zero_rows, low in (("none", -1e9), ("guarded", -np.inf), ("masked", lowest)):
         made = looked_up(f16, f16, (4, 2), 1, (4, 16), low=low, zero_rows=zero_rows)
-        yield Case(f"looked up nothing {zero_rows}", made, _TILES)
+        yield Case(f"looked up nothing {zero_rows}", made, _GROUPED)
     made = looked_up(f32, f32, (2, 2), 1, (3, 20), 32, "add", zero_rows="infinite", late=1)
     yield Case("looked up late", made, _TILES[:1])
     made = looked_up(f16, f16, (8, 2), 1, (1, 300), each=True, lengths=(6, 10))
-    yield Case("kept keys masked", made, _TILES)
+    yield Case("kept keys masked", made, _GROUPED)
     made = looked_up(f32, f32, (2, 1), 4, (1, 2600), 64, "add", lengths=(8, 10),
                      zero_rows="masked")  # fmt: skip
     yield Case("kept keys added", made, _TILES)
@@ -309,24 +328,29 @@ def _looked_up() -> Iterator[Case]:
 
 def _cases() -> Iterator[Case]:
     f16, f32, bf16 = DType.F16, DType.F32, DType.BF16
-    yield Case("cached one row", cached(f16, f16, (8, 2), 1, 75), _TILES)
+    yield Case("cached one row", cached(f16, f16, (8, 2), 1, 75), _GROUPED)
     yield Case("cached wide rows", cached(f16, f32, (4, 2), 3, 70, 128, slots=5, behind=7), _TILES)
-    yield Case("cached in place", cached(f16, f16, (3, 1), 1, 40, in_place=True, slots=9), _TILES)
+    yield Case(
+        "cached in place", cached(f16, f16, (3, 1), 1, 40, in_place=True, slots=9), _GROUPED
+    )
     yield Case("cached normed", cached(f16, f32, (4, 2), 1, 37, 128, normed=True), _TILES)
     yield Case("cached normed rows", cached(f16, f16, (6, 2), 3, 20, 32, slots=2, behind=5,
-                                            normed=True), _TILES)  # fmt: skip
-    yield Case("cached plain", cached(f16, f16, (2, 2), 2, 20, 32, rotates=False), _TILES)
+                                            normed=True), _GROUPED)  # fmt: skip
+    yield Case("cached plain", cached(f16, f16, (2, 2), 2, 20, 32, rotates=False), _GROUPED)
     yield Case("cached capped", cached(f32, f32, (4, 4), 1, 33, softcap=5.0, late=1), _TILES[:1])
-    yield Case("cached bf16", cached(bf16, bf16, (2, 1), 1, 9, 256, batch=1), _TILES[:1])
-    yield Case("cached outside", cached(f16, f16, (2, 1), 2, 0, 32, outside=7), _TILES)
-    yield Case("kept keys", kept_keys(f16, (4, 4), 1, 700, 64), _TILES)
-    yield Case("kept keys shared", kept_keys(bf16, (8, 2), 1, 129, 128), _TILES)
+    yield Case(
+        "cached bf16", cached(bf16, bf16, (2, 1), 1, 9, 256, batch=1), (_TILES[0], "16x128x8")
+    )
+    yield Case("cached outside", cached(f16, f16, (2, 1), 2, 0, 32, outside=7), _GROUPED)
+    yield Case("kept keys", kept_keys(f16, (4, 4), 1, 700, 64), _GROUPED)
+    yield Case("kept keys shared", kept_keys(bf16, (8, 2), 1, 129, 128), _GROUPED)
     yield Case("kept keys f32", kept_keys(f32, (2, 1), 3, 45, 32), _TILES)
     yield Case("kept keys late", kept_keys(f16, (2, 2), 2, 70, 64, 1, 3.0), _TILES[:1])
     long = cached(f16, f32, (4, 1), 1, 600, 256, batch=1, in_place=True, slots=3)
     yield Case("cached long", long, _TILES)
-    yield Case("cached first", cached(f16, f16, (4, 1), 6, 0, 64), _TILES)
+    yield Case("cached first", cached(f16, f16, (4, 1), 6, 0, 64), _GROUPED)
     yield from _looked_up()
+    yield from _grouped()
     own = ("256",)
     yield Case("appended", appended(f16, f16, (4, 2), 5, 20, slots=3, behind=4), own)
     yield Case("appended f32", appended(f16, f32, (4, 2), 7, 9, 128, slots=2, normed=True), own)

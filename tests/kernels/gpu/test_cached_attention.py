@@ -74,6 +74,17 @@ def test_blocks_share_keys_if_rows_are_runs(late: int, clusters: list[int]) -> N
     assert [variant.params["cluster"] for variant, _ in variants_of(call)] == clusters
 
 
+@pytest.mark.parametrize(
+    ("batch", "stored", "tile"),
+    [(2, DType.F16, "16x256x8"), (6, DType.F16, "16x128x8"), (7, DType.F16, "16x128x4"),
+     (16, DType.F16, "16x128x2"), (2, DType.F32, "256x8")],
+)  # fmt: skip
+def test_tensor_cores_attend_to_caches_in_their_type(batch: int, stored: DType, tile: str) -> None:
+    made = cached(DType.F16, stored, (8, 4), 1, 20, batch=batch)
+    call, _ = made(Memory(8), np.random.default_rng(0))
+    assert [variant.tile for variant, _ in variants_of(call)] == [tile, "256x1"]
+
+
 @pytest.mark.compiler
 @pytest.mark.parametrize(("rows", "narrow"), [(1, ""), (3, "f16")])
 def test_rotation_appending_and_attention_are_one_call(rows: int, narrow: str) -> None:
