@@ -156,18 +156,13 @@ def _is_integer(chain: Chain, value: int) -> bool:
     if step.op != "saturate":
         return False
     low, high = (float(bound) for bound in step.args[1:])
-    moved = _step(chain, step.args[0])
+    moved = chain.step_of(step.args[0])
     if moved is not None and moved.op == "add":
-        zero, moved = moved.args[1], _step(chain, moved.args[0])
+        zero, moved = moved.args[1], chain.step_of(moved.args[0])
         if not isinstance(zero, float) or zero != np.rint(zero):
             return False
     whole = low == np.rint(low) and high == np.rint(high) and abs(low) < 1 << 20
     return bool(whole and 0 <= high - low < _ENTRIES and moved is not None and moved.op == "round")
-
-
-def _step(chain: Chain, ref: Ref) -> Step | None:
-    at = ref - len(chain.operands) if isinstance(ref, int) else -1
-    return chain.steps[at] if at >= 0 else None
 
 
 def _values(chain: Chain, source: int, number: int, low: float) -> tuple[int, ...]:

@@ -87,12 +87,12 @@ def rounded_stores(chain: Chain) -> Mapping[int, tuple[str, int]]:
     """
     found: dict[int, tuple[str, int]] = {}
     for number, (ref, dtype) in enumerate(zip(chain.results, chain.result_types, strict=True)):
-        held = _made_by(chain, ref, "saturate")
+        held = chain.step_of(ref, "saturate")
         if held is None or dtype not in _BOUNDS or held.args[1:] != _BOUNDS[dtype]:
             continue
-        moved = _made_by(chain, held.args[0], "add")
+        moved = chain.step_of(held.args[0], "add")
         zero = moved.args[1] if moved else 0.0
-        rounded = _made_by(chain, moved.args[0] if moved else held.args[0], "round")
+        rounded = chain.step_of(moved.args[0] if moved else held.args[0], "round")
         if rounded is None or not isinstance(zero, float) or zero != int(zero):
             continue
         source = rounded.args[0]
@@ -122,11 +122,6 @@ def zero_of_rounded_rows(chain: Chain) -> int | None:
 
 
 _BOUNDS = {DType.U8: (0.0, 255.0), DType.I8: (-128.0, 127.0)}
-
-
-def _made_by(chain: Chain, ref: int | float, op: str) -> Step | None:
-    at = ref - len(chain.operands) if isinstance(ref, int) else -1
-    return chain.steps[at] if at >= 0 and chain.steps[at].op == op else None
 
 
 def _name(chain: Chain, ref: int) -> str:

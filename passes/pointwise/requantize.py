@@ -38,7 +38,7 @@ def _shorter(chain: Chain) -> Iterator[Chain]:
         if not isinstance(value, int) or len(step.args) < 2 or not isinstance(step.args[1], float):
             continue
         by = step.args[1]
-        nothing = step.op == "sub" or (step.op == "add" and _step(chain, value, "round"))
+        nothing = step.op == "sub" or (step.op == "add" and chain.step_of(value, "round"))
         if by == 0 and nothing:
             yield _reading(chain, i, value)
         elif step.op == "sub" and (moved := _moved(chain, value, by)) is not None:
@@ -47,32 +47,26 @@ def _shorter(chain: Chain) -> Iterator[Chain]:
             yield _exchanged(chain, i, Step("div", (source, by)))
 
 
-def _step(chain: Chain, ref: Ref, op: str) -> Step | None:
-    """Return the step that computes a value if its operation is ``op``, else None."""
-    at = ref - len(chain.operands) if isinstance(ref, int) else -1
-    return chain.steps[at] if at >= 0 and chain.steps[at].op == op else None
-
-
 def _moved(chain: Chain, value: int, zero: float) -> Step | None:
     """Return a saturate step that equals ``value − zero``, or None.
 
     There is one if ``value`` is saturate(round(…) + zero).
     """
-    held = _step(chain, value, "saturate")
-    added = _step(chain, held.args[0], "add") if held else None
+    held = chain.step_of(value, "saturate")
+    added = chain.step_of(held.args[0], "add") if held else None
     if held is None or added is None or added.args[1] != zero or abs(zero) > _LARGEST:
         return None
     low, high = held.args[1:]
     if not isinstance(low, float) or not isinstance(high, float) or max(-low, high) > _LARGEST:
         return None
-    rounded = _step(chain, added.args[0], "round")
+    rounded = chain.step_of(added.args[0], "round")
     return Step("saturate", (added.args[0], low - zero, high - zero)) if rounded else None
 
 
 def _positive(chain: Chain, index: int, value: int) -> Ref | None:
     """Return the operand of the ``relu`` that computes ``value``, if a later saturation has the
     same effect; else None."""
-    relu = _step(chain, value, "relu")
+    relu = chain.step_of(value, "relu")
     if relu is None:
         return None
     for rounded in readers_of(chain, index):

@@ -32,6 +32,7 @@ from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
 from tracea_graph.passes.convolution.window_attributes import read_window
 from tracea_graph.passes.quantized.integer_matrix import (
     BYTES,
+    check_cast_to_float32,
     column_zeros,
     left_zero,
     signed_matrix,
@@ -108,11 +109,6 @@ def _sums(op: Any, x: Any, w: Any) -> Any:
     return op.Cast(op.ConvInteger(x, w, ..., label="conv"))
 
 
-def _sums_check(m: Match) -> str | None:
-    to_float = attribute(m.root, "to", 0) == DType.F32.onnx
-    return None if to_float else "its int32 result is not cast to float32"
-
-
 def _sums_rewrite(m: Match) -> Rewrite | str:
     conv = m.labels["conv"]
     x, w, zero, zeros = (*conv.operands, "", "")[:4]
@@ -125,7 +121,7 @@ def _sums_rewrite(m: Match) -> Rewrite | str:
     return Rewrite(new, specs=p.specs, weights=p.weights, step=True)
 
 
-CONV_INTEGER = Rule("conv-integer", (_sums,), _sums_rewrite, _sums_check)
+CONV_INTEGER = Rule("conv-integer", (_sums,), _sums_rewrite, check_cast_to_float32)
 
 
 def _of_padded(op: Any, x: Any) -> Any:

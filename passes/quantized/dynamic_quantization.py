@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracea_graph.ir import DType
 from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
-from tracea_graph.passes.quantized.integer_matrix import integer_gemm
-from tracea_graph.passes.region_helpers import attribute, fused_region, is_f32
+from tracea_graph.passes.quantized.integer_matrix import check_cast_to_float32, integer_gemm
+from tracea_graph.passes.region_helpers import fused_region, is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region
@@ -41,11 +40,6 @@ def _product(op: Any, x: Any, w: Any) -> Any:
     return op.Cast(op.MatMulInteger(x, w, ..., label="product"))
 
 
-def _product_check(m: Match) -> str | None:
-    to_float = attribute(m.root, "to", 0) == DType.F32.onnx
-    return None if to_float else "its int32 result is not cast to float32"
-
-
 def _product_rewrite(m: Match) -> Rewrite | str:
     x, w, zero, zeros = (*m.labels["product"].operands, "", "")[:4]
     made = integer_gemm(m.graph, x, w, zero, zeros)
@@ -55,4 +49,4 @@ def _product_rewrite(m: Match) -> Rewrite | str:
     return Rewrite((new,), weights=made.weights)
 
 
-MATMUL_INTEGER = Rule("matmul-integer", (_product,), _product_rewrite, _product_check)
+MATMUL_INTEGER = Rule("matmul-integer", (_product,), _product_rewrite, check_cast_to_float32)

@@ -13,12 +13,15 @@ from tracea_graph.ops.gemm import GemmParams
 from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand
 from tracea_graph.ops.weight_layouts import KN, NK
 from tracea_graph.passes.quantized.scale_checks import are_zero
+from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.reason_codes import Code, Reason, not_constant_reason
+from tracea_graph.rewrite import Match
 from tracea_graph.ttg import TileGraph
 
 __all__ = [
     "BYTES",
     "IntegerGemm",
+    "check_cast_to_float32",
     "column_zeros",
     "integer_gemm",
     "left_zero",
@@ -139,3 +142,9 @@ def signed_matrix(weight: Weight) -> Weight:
 
 def weight_of_array(array: Array) -> Callable[[], Array]:
     return lambda: array
+
+
+def check_cast_to_float32(m: Match) -> str | None:
+    """Return why a rule for int32 sums behind a cast does not apply, or None if it does."""
+    to_float = attribute(m.root, "to", 0) == DType.F32.onnx
+    return None if to_float else "its int32 result is not cast to float32"

@@ -180,6 +180,14 @@ class Chain:
         types = self.types
         return tuple(DType.BOOL if types[r] == "b" else DType.F32 for r in self.results)
 
+    def step_of(self, ref: Ref, op: str = "") -> Step | None:
+        """Return the step that computes a value; None for operands, literals and steps but ``op``.
+
+        Without ``op`` every operation counts.
+        """
+        at = ref - len(self.operands) if isinstance(ref, int) else -1
+        return self.steps[at] if at >= 0 and op in ("", self.steps[at].op) else None
+
     @property
     def text(self) -> str:
         """Canonical one-line text: equal chains have equal text."""

@@ -17,7 +17,6 @@ from tracea_graph.ttg.tile_set import (
     EdgeKind,
     Shape,
     TileMetadata,
-    TileRole,
     TileSet,
     dense_tiles,
 )
@@ -45,11 +44,11 @@ class TTGBuilder:
     def add_tile(self, tile: TileMetadata) -> TTGBuilder:
         """Add one tile; raises GraphError if it is outside the grid or its slice of k is empty."""
         if not (0 <= tile.region_m < self.m and 0 <= tile.region_n < self.n):
-            raise GraphError(f"{_name(tile)} lies outside the {self.m}x{self.n} grid")
+            raise GraphError(f"{tile.label} lies outside the {self.m}x{self.n} grid")
         if not 0 <= tile.k_start < tile.k_end:
-            raise GraphError(f"{_name(tile)} has an empty or negative slice of k")
+            raise GraphError(f"{tile.label} has an empty or negative slice of k")
         if self.k is not None and tile.k_end > self.k:
-            raise GraphError(f"{_name(tile)} ends beyond k={self.k}")
+            raise GraphError(f"{tile.label} ends beyond k={self.k}")
         self._tiles.append(tile)
         return self
 
@@ -108,7 +107,7 @@ class TTGBuilder:
         reached: dict[tuple[int, int], int] = {}
         for tile in tiles:
             if (done := reached.get(_place(tile), 0)) < tile.k_start:
-                raise GraphError(f"k [{done}, {tile.k_start}) before {_name(tile)} has no tile")
+                raise GraphError(f"k [{done}, {tile.k_start}) before {tile.label} has no tile")
             reached[_place(tile)] = tile.k_end
         if short := next((t for t in tiles if reached[_place(t)] < end), None):
             done = reached[_place(short)]
@@ -120,10 +119,10 @@ class TTGBuilder:
         ids = {tile: i for i, tile in enumerate(tiles)}
         for tile in (t for edge in self._edges for t in edge):
             if tile not in ids:
-                raise GraphError(f"an edge names {_name(tile)}, which was not added")
+                raise GraphError(f"an edge names {tile.label}, which was not added")
         waiting = Counter(target for _, target in self._edges)
         if twice := next((t for t, count in waiting.items() if count > 1), None):
-            raise GraphError(f"{_name(twice)} waits for several tiles: one DATA edge is allowed")
+            raise GraphError(f"{twice.label} waits for several tiles: one DATA edge is allowed")
         links = [(ids[a], ids[b], int(EdgeKind.DATA)) for a, b in self._edges]
         data, unordered = np.array(links, EDGE), np.zeros(0, np.int32)
         made = TileSet(table, unordered, (self.m, self.n), self.tile, data=data).ordered(order)
@@ -134,15 +133,10 @@ def _place(tile: TileMetadata) -> tuple[int, int]:
     return tile.region_m, tile.region_n
 
 
-def _name(tile: TileMetadata) -> str:
-    role = TileRole(tile.role).name.lower()
-    return f"{role} tile ({tile.region_m}, {tile.region_n}) k [{tile.k_start}, {tile.k_end})"
-
-
 def _check_overlap(tiles: list[TileMetadata]) -> None:
     for a, b in pairwise(tiles):
         if _place(a) == _place(b) and b.k_start < a.k_end:
-            raise GraphError(f"{_name(b)} overlaps {_name(a)}")
+            raise GraphError(f"{b.label} overlaps {a.label}")
 
 
 def _dependences_first(tiles: TileSet) -> TileSet:
@@ -153,7 +147,7 @@ def _dependences_first(tiles: TileSet) -> TileSet:
     graph.add_edges_from((a, b) for a, b, _ in waits.tolist())
     if not nx.is_directed_acyclic_graph(graph):
         loop = [tiles[edge[0]] for edge in nx.find_cycle(graph)]
-        raise GraphError(f"tiles wait for each other: {' → '.join(map(_name, loop))}")
+        raise GraphError(f"tiles wait for each other: {' → '.join(t.label for t in loop)}")
     position = {tile: i for i, tile in enumerate(tiles.order.tolist())}
     path = nx.lexicographical_topological_sort(graph, key=lambda t: position.get(t, -1))
     return replace(tiles, order=np.array([t for t in path if t in position], np.int32))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracea_graph.errors import GraphError
-from tracea_graph.ttg.tile_set import Shape, TileMetadata, TileRole, TileSet
+from tracea_graph.ttg.tile_set import Shape, TileMetadata, TileSet
 
 __all__ = ["PatternKind", "TilePattern", "check_pattern"]
 
@@ -86,14 +86,14 @@ def check_pattern(
     active = sorted(tiles, key=_place)
     for tile in active:
         if not (0 <= tile.region_m < grid_m and 0 <= tile.region_n < grid_n):
-            raise GraphError(f"{_name(tile)} lies outside the {grid_m}x{grid_n} grid")
+            raise GraphError(f"{tile.label} lies outside the {grid_m}x{grid_n} grid")
         if kind is PatternKind.MATRIX and not 0 <= tile.k_start < tile.k_end <= (rows or 0):
-            raise GraphError(f"{_name(tile)} lies outside k [0, {rows})")
+            raise GraphError(f"{tile.label} lies outside k [0, {rows})")
         if kind is PatternKind.SCORES and tile.k_start != 0:
-            raise GraphError(f"{_name(tile)} splits k, but tiles of scores must cover all of it")
+            raise GraphError(f"{tile.label} splits k, but tiles of scores must cover all of it")
     for a, b in pairwise(active):
         if (a.region_m, a.region_n) == (b.region_m, b.region_n) and b.k_start < a.k_end:
-            raise GraphError(f"{_name(b)} overlaps {_name(a)}")
+            raise GraphError(f"{b.label} overlaps {a.label}")
     return m, n, k
 
 
@@ -115,8 +115,3 @@ def _size(size: int, count: int, extent: int | None, what: str) -> int:
 
 def _place(tile: TileMetadata) -> tuple[int, int, int]:
     return tile.region_m, tile.region_n, tile.k_start
-
-
-def _name(tile: TileMetadata) -> str:
-    role = TileRole(tile.role).name.lower()
-    return f"{role} tile ({tile.region_m}, {tile.region_n}) k [{tile.k_start}, {tile.k_end})"

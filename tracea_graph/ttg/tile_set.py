@@ -83,6 +83,13 @@ class TileMetadata:
     k_end: int
     role: TileRole = TileRole.MAIN
 
+    @property
+    def label(self) -> str:
+        """Role, position and slice, for messages."""
+        role = TileRole(self.role).name.lower()
+        place = f"({self.region_m}, {self.region_n})"
+        return f"{role} tile {place} k [{self.k_start}, {self.k_end})"
+
 
 @dataclass(frozen=True, eq=False)
 class TileSet:
