@@ -9,9 +9,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.backends.conformance import CLOSE
-from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net
-from tracea_graph import Options, api, target
+from tracea_graph import Options, api
 from tracea_graph.commands.bench import BenchOptions
 from tracea_graph.commands.timeline import record_timeline
 from tracea_graph.errors import GraphError, UsageError
@@ -20,13 +19,7 @@ from tracea_graph.kernels.gpu.dialect import HOST
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.views.timeline import timeline_svg
 
-pytestmark = pytest.mark.compiler
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("double_backend")]
 
 
 def test_blocks_are_recorded_only_in_libraries_made_for_it(

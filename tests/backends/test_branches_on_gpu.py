@@ -12,11 +12,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.backends.double import DOUBLE, driver
 from tests.graphs import normal
-from tracea_graph import Options, api, target
+from tracea_graph import Options, api
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("double_backend")]
 HERE = Options(target="double:sm_90", keep="all")
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 branched (float[b, 64] x) => (float[b, 64] y) {
@@ -27,12 +26,6 @@ branched (float[b, 64] x) => (float[b, 64] y) {
         else_branch = no () => (float[b, 64] e) { e0 = MatMul(x, w)  e = LogSoftmax(e0) }>
     y = MatMul(z, w)
 }"""
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
 
 
 @pytest.mark.parametrize("half", [0.0, 100.0])

@@ -7,20 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.backends.double import DOUBLE, driver
 from tests.backends.test_double import HALF, close, improved_in_fp16, run
 from tests.graphs import Net, normal
 from tests.kernels.gpu.test_lower_images import calls_in
-from tracea_graph import target
 from tracea_graph.kernels.gpu.lowering import image_halves
 
-pytestmark = pytest.mark.compiler
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("double_backend")]
 
 
 def narrow(net: Net) -> str:

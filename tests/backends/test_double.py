@@ -31,19 +31,11 @@ from tracea_graph.kernels.gpu.lowering import image_halves
 from tracea_graph.onnx_io import load
 from tracea_graph.pipeline.planning import Planner
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("double_backend")]
 HALF = 1e-2
 HERE = Options(target="double:sm_90", keep="all")
 RUNNER = Path(__file__).with_name("gpu_session.py")
 Feeds = dict[str, dict[str, Any]]
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    backends: tuple[target.Backend, ...] = (*target.BACKENDS, DOUBLE)
-    monkeypatch.setattr(target, "BACKENDS", backends)
-    # worker processes look for the driver there
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
 
 
 class TestDouble(Conformance):

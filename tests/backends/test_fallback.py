@@ -11,7 +11,6 @@ import pytest
 from onnx import TensorProto
 
 from tests.backends.conformance import CLOSE, NETS
-from tests.backends.double import DOUBLE, driver
 from tests.backends.test_double import close, run
 from tests.graphs import Net, normal
 from tracea_graph import Options, Report, api, target
@@ -21,15 +20,9 @@ from tracea_graph.commands.profile import profile
 from tracea_graph.errors import UsageError
 from tracea_graph.ir import DType
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("double_backend")]
 BOTH = "cpu,double:sm_90"
 WITHOUT_GPU = {"TRACEA_DEVICE": "cpu"}
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
 
 
 def made(folder: Path, name: str, **options: Any) -> Report:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.backends.conformance import kernels_run
-from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net, reasons
 from tracea_graph import Options, Report, api, target
 from tracea_graph.ir import DType
@@ -27,10 +26,7 @@ FP16 = 2e-3
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    backends: tuple[target.Backend, ...] = (*target.BACKENDS, DOUBLE)
-    monkeypatch.setattr(target, "BACKENDS", backends)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+def few_rows(double_backend: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         float8_rounding, "_LEAST_ROWS", ROWS
     )  # a GPU's many rows take minutes here

@@ -10,16 +10,13 @@ import pytest
 
 from models.decoder import DECODERS, build
 from tests.backends.conformance import kernels_run
-from tests.backends.double import DOUBLE, driver
-from tracea_graph import Options, api, target
+from tracea_graph import Options, api
 
-pytestmark = [pytest.mark.compiler, pytest.mark.slow]  # a minute each in the host dialect
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+pytestmark = [
+    pytest.mark.compiler,
+    pytest.mark.slow,  # a minute each in the host dialect
+    pytest.mark.usefixtures("double_backend"),
+]
 
 
 @pytest.mark.parametrize(

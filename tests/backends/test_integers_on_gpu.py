@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 
 from tests.backends.conformance import kernels_run
-from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net
-from tracea_graph import Options, api, target
+from tracea_graph import Options, api
 
-pytestmark = pytest.mark.compiler
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("double_backend")]
 
 
 def _bytes(net: Net, *shape: int, kind: Any = np.int8) -> str:

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends import test_double
-from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net, normal
-from tracea_graph import target
 from tracea_graph.kernels.gpu import row_choice
 from tracea_graph.kernels.gpu.lowering import row_mlp
 
@@ -18,9 +16,7 @@ _LEAST = 64
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
+def few_rows(double_backend: None, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (row_choice, row_mlp):
         monkeypatch.setattr(module, "LEAST_MLP_ROWS", _LEAST)
 

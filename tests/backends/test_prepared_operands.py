@@ -14,19 +14,12 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net, normal
-from tracea_graph import Options, api, target
+from tracea_graph import Options, api
 from tracea_graph.ir import DType
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("double_backend")]
 HERE = Options(target="double:sm_90", keep="all")
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
 
 
 def _size(net: Net, value: str, axis: int) -> str:

@@ -8,18 +8,10 @@ import numpy as np
 import pytest
 
 from tests.backends import test_double
-from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net, normal
-from tracea_graph import target
 
-pytestmark = [pytest.mark.compiler, pytest.mark.slow]
+pytestmark = [pytest.mark.compiler, pytest.mark.slow, pytest.mark.usefixtures("double_backend")]
 _COLUMNS, _HEADS = 384, 12
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "BACKENDS", (*target.BACKENDS, DOUBLE))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
 
 
 def layer(net: Net) -> str:

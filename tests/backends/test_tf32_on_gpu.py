@@ -6,21 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.double import DOUBLE, driver
 from tests.graphs import Net
-from tracea_graph import Options, api, target
+from tracea_graph import Options, api
 from tracea_graph.kernels.gpu import tile_choice
 from tracea_graph.kernels.gpu.tile_choice import LEAST_MANY
 
-pytestmark = pytest.mark.compiler
+pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("double_backend")]
 DEPTH, FILTERS = 32, 64
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    backends: tuple[target.Backend, ...] = (*target.BACKENDS, DOUBLE)
-    monkeypatch.setattr(target, "BACKENDS", backends)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver()))
 
 
 @pytest.mark.slow
