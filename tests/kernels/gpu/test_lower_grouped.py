@@ -15,11 +15,18 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS, GROUP_PARTS
 from tracea_graph.kernels.gpu.families import grouped_integers
-from tracea_graph.kernels.gpu.kernel_selection import for_variant, launches_for, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import (
+    for_variant,
+    kernel_of,
+    launches_for,
+    variants_of,
+)
 from tracea_graph.kernels.gpu.launch_order import launch_order
+from tracea_graph.kernels.gpu.library_build import sources_of
 from tracea_graph.kernels.gpu.lowering.grouped_integers import group_integer_matmuls
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
-from tracea_graph.kernels.program import Call, Program
+from tracea_graph.kernels.gpu.plan_encoding import encode
+from tracea_graph.kernels.program import Call, LibraryContents, Program
 from tracea_graph.ops.chain import Chain, Step
 
 _OP = "grouped_integer_gemm"
@@ -79,6 +86,17 @@ def test_numbers_of_all_matmuls_are_arguments() -> None:
     own = [number for c in calls for number in grouped_integers.numbers_of(c)[1]]
     assert len(set(own)) > 3
     assert {a.value for a in launch.arguments if a.kind == "f32"} == set(own)
+
+
+def test_a_library_has_one_kernel_of_all_parts() -> None:
+    """And those of parts, which share theirs too: epilogues differ in arguments alone."""
+    calls = grouped(matmuls()[1])
+    names = [kernel_of(c, variants_of(c)[i][0]) for c in calls for i in (0, -1)]
+    contents = LibraryContents((), names, [c.chain for c in calls if c.chain])
+    made = [one.symbol for one in sources_of(contents, ["sm_90a"])["sm_90a"]]
+    assert sum("_grouped_" in symbol for symbol in made) == 1
+    assert len(made) == 4  # and a kernel of each part by `mma.sync`
+    assert encode(Program((), (), {}, (), tuple(calls)))
 
 
 def test_other_architectures_compute_each_matmul() -> None:
