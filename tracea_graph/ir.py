@@ -346,6 +346,11 @@ class Node:
     source: int | None = None
 
     @property
+    def label(self) -> str:
+        """What the node is called: by its name, or without one by its first output."""
+        return self.name or self.outputs[0]
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """Every value the node needs, including captured ones, without absent ones."""
         return tuple(v for v in (*self.inputs, *self.captures) if v)

@@ -27,7 +27,8 @@ class CannotDecompose(Exception):
 class OnnxBuilder:
     """Builder of the ONNX nodes that replace an operator; the last node writes its result.
 
-    New values are named after the result of the operator, with ``mark`` and a number added.
+    New values are named after the result of the operator, with ``mark`` and a number added; nodes
+    are called as the operator is.
     """
 
     def __init__(self, graph: TileGraph, region: Region, mark: str = "") -> None:
@@ -140,7 +141,7 @@ class OnnxBuilder:
             shape = broadcast([self.spec(v).shape or () for v in names])
             spec = TensorSpec(DType.F32, shape)
         name = result or f"{self.stem}_s{len(self.nodes)}"
-        self.nodes.append(Node(op, names, (name,), attrs, "", self.region.node.name))
+        self.nodes.append(Node(op, names, (name,), attrs, "", self.region.node.label))
         self.specs[name] = spec
         return name
 
@@ -149,7 +150,7 @@ class OnnxBuilder:
     ) -> tuple[str, ...]:
         """Append a node with several results, of these specs, and return them."""
         names = tuple(f"{self.stem}_s{len(self.nodes)}_{i}" for i in range(len(specs)))
-        self.nodes.append(Node(op, tuple(inputs), names, attrs, "", self.region.node.name))
+        self.nodes.append(Node(op, tuple(inputs), names, attrs, "", self.region.node.label))
         self.specs |= dict(zip(names, specs, strict=True))
         return names
 

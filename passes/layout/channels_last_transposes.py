@@ -100,7 +100,9 @@ class QuantizeLast:
         source, result = quantize.operands[0], region.results[0]
         name = f"{result}_numbers"
         shape = graph.spec(result).shape
-        made = Node("Transpose", (source,), (name,), {"perm": _perm(region)}, "", region.node.name)
+        made = Node(
+            "Transpose", (source,), (name,), {"perm": _perm(region)}, "", region.node.label
+        )
         turned = Region(f"{source}:{name}", "Transpose", made.inputs, made.outputs, (made,))
         outputs = (result, *quantize.results[1:])
         node = dataclasses.replace(
@@ -256,7 +258,7 @@ class _Sunk:
         return tuple(range(1, self.rank - 1) if self.perm == _LAST else range(2, self.rank))
 
     def node(self, op: str, inputs: Sequence[str], result: str, **attrs: Attr) -> Region:
-        node = Node(op, tuple(inputs), (result,), attrs, "", self.region.node.name)
+        node = Node(op, tuple(inputs), (result,), attrs, "", self.region.node.label)
         return Region(f"{self.region.id}:{result}", op, node.inputs, node.outputs, (node,))
 
     def transposed(self) -> tuple[str, Region] | None:

@@ -262,5 +262,5 @@ def between_transposes(
 
 
 def _transpose(root: Region, value: str, result: str, perm: tuple[int, ...]) -> Region:
-    node = Node("Transpose", (value,), (result,), {"perm": perm}, "", root.node.name)
+    node = Node("Transpose", (value,), (result,), {"perm": perm}, "", root.node.label)
     return Region(f"{value}:{result}", "Transpose", node.inputs, node.outputs, (node,))

@@ -124,7 +124,7 @@ class ConvInt8:
         chosen, own = (
             self.calibrated.get(v, CalibratedRounding(0.0)) for v in (x, region.results[0])
         )
-        rounding = RoundedValue(x, graph.spec(x))
+        rounding = RoundedValue(x, graph.spec(x), region.node.label)
         shared = rounding.fixed(chosen) if chosen.scale else rounding.dynamic()
         (_fixed if chosen.scale else _dynamic)(s, rounding, own, attrs)
         *before, last = (replace(r, rule=self.name) for r in s.regions())
@@ -166,10 +166,14 @@ def _rounded(graph: TileGraph, value: str) -> str:
 
 @dataclass
 class RoundedValue:
-    """The operators that round a value to 8-bit integers; all readers of the value share them."""
+    """The operators that round a value to 8-bit integers; all readers of the value share them.
+
+    They are called ``label``, as the first of these readers is.
+    """
 
     value: str
     spec: TensorSpec
+    label: str = ""
     specs: dict[str, TensorSpec] = field(default_factory=dict)
     weights: dict[str, Weight] = field(default_factory=dict)
 
@@ -198,8 +202,8 @@ class RoundedValue:
         self.specs[self.rounded] = TensorSpec(DType.F32, self.spec.shape)
         beside = (self.scale, self.zero)
         return (
-            _region("QuantizeLinear", (self.value, *beside), (self.numbers,)),
-            _region("DequantizeLinear", (self.numbers, *beside), (self.rounded,)),
+            self._region("QuantizeLinear", (self.value, *beside), (self.numbers,)),
+            self._region("DequantizeLinear", (self.numbers, *beside), (self.rounded,)),
         )
 
     def dynamic(self) -> tuple[Region, ...]:
@@ -208,12 +212,11 @@ class RoundedValue:
         types = (DType.U8, DType.F32, DType.U8)
         shapes = (self.spec.shape, (), ())
         self.specs |= {v: TensorSpec(t, s) for v, t, s in zip(results, types, shapes, strict=True)}
-        return (_region("DynamicQuantizeLinear", (self.value,), results),)
+        return (self._region("DynamicQuantizeLinear", (self.value,), results),)
 
-
-def _region(op: str, operands: tuple[str, ...], results: tuple[str, ...]) -> Region:
-    made = region_of(Node(op, operands, results), 0)
-    return replace(made, id=f"{CONV_INT8}:{results[0]}", rule=CONV_INT8)
+    def _region(self, op: str, operands: tuple[str, ...], results: tuple[str, ...]) -> Region:
+        made = region_of(Node(op, operands, results, name=self.label), 0)
+        return replace(made, id=f"{CONV_INT8}:{results[0]}", rule=CONV_INT8)
 
 
 def _filters(s: OnnxBuilder) -> tuple[str, str]:

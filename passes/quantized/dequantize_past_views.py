@@ -479,5 +479,5 @@ def _one_scale(graph: TileGraph, region: Region) -> bool:
 def _made(region: Region, operands: tuple[str, ...], result: str) -> Region:
     """Return a new region with a region's operator, on other operands and with another result."""
     node = region.node
-    made = region_of(Node(node.op, operands, (result,), node.attrs, node.domain, node.name), 0)
+    made = region_of(Node(node.op, operands, (result,), node.attrs, node.domain, node.label), 0)
     return Region(f"{region.id}.{result}", made.op, made.operands, made.results, made.nodes)

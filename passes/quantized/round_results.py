@@ -103,7 +103,7 @@ class RoundResults:
                 unsuited_reason("all readers of its result already read the rounded form"),
             )
             return
-        made = RoundedValue(value, graph.spec(value))
+        made = RoundedValue(value, graph.spec(value), region.node.label)
         shared = made.fixed(chosen)
         new = tuple(_reading(r, value, made.rounded) for r in readers)
         yield Proposal(

@@ -303,7 +303,7 @@ def _rows_in_order(graph: TileGraph, region: Region, made: BlockMatrix) -> _Rows
     spec = graph.spec(x)
     name, places = f"{x}_for_{made.codes}", f"{made.codes}_rows"
     axis = len(spec.shape or ()) - 1
-    node = Node("Gather", (x, places), (name,), {"axis": axis}, "", region.node.name)
+    node = Node("Gather", (x, places), (name,), {"axis": axis}, "", region.node.label)
     gather = region_of(node, 0)
     gather = Region(
         f"{region.id}.in-order", gather.op, gather.operands, gather.results, gather.nodes

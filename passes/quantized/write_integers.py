@@ -150,7 +150,7 @@ def _fixed(s: OnnxBuilder, x: str, chosen: CalibratedRounding, spec: TensorSpec)
 def _dynamic(s: OnnxBuilder, x: str, chosen: CalibratedRounding, spec: TensorSpec) -> str:
     shape, stem = s.graph.spec(s.region.operands[0]).shape, s.region.results[0]
     names = tuple(f"{stem}_{part}" for part in ("quantized", "scale", "zero"))
-    s.nodes.append(Node("DynamicQuantizeLinear", (x,), names, {}, "", s.region.node.name))
+    s.nodes.append(Node("DynamicQuantizeLinear", (x,), names, {}, "", s.region.node.label))
     types = (TensorSpec(DType.U8, shape), TensorSpec(DType.F32, ()), TensorSpec(DType.U8, ()))
     s.specs |= dict(zip(names, types, strict=True))
     matrix, scales = _int8(s, chosen)
@@ -189,7 +189,7 @@ def _codes(s: OnnxBuilder, x: str, chosen: CalibratedRounding, spec: TensorSpec)
     name = f"{s.region.results[0]}_s{len(s.nodes)}"
     attrs = {"K": k, "N": n, "bits": _BITS, "block_size": block, "accuracy_level": _INT8_LEVEL}
     s.nodes.append(
-        Node("MatMulNBits", operands, (name,), attrs, "com.microsoft", s.region.node.name)
+        Node("MatMulNBits", operands, (name,), attrs, "com.microsoft", s.region.node.label)
     )
     s.specs[name] = spec
     return name

@@ -53,13 +53,13 @@ class AssembledNode:
 
     @property
     def originals(self) -> tuple[str, ...]:
-        """Names of the original nodes that this node replaces, or of their first outputs."""
-        return tuple(map(_name, self.region.nodes))
+        """Names of the original nodes that this node replaces, or of their first outputs, once."""
+        return tuple(dict.fromkeys(n.label for n in self.region.nodes))
 
     @property
     def step_originals(self) -> tuple[tuple[str, ...], ...]:
         """Names of the original nodes of each step of the program; empty if they are not known."""
-        return tuple(tuple(map(_name, nodes)) for nodes in self.region.step_nodes)
+        return tuple(tuple(n.label for n in nodes) for nodes in self.region.step_nodes)
 
     @property
     def call_originals(self) -> tuple[tuple[str, ...], ...]:
@@ -68,10 +68,6 @@ class AssembledNode:
         if not steps:
             return (self.originals,) * len(self.program.calls)
         return tuple(steps[c.step] if c.step >= 0 else () for c in self.program.calls)
-
-
-def _name(node: Node) -> str:
-    return node.name or node.outputs[0]
 
 
 def row_tiling_key(group: str) -> str:
