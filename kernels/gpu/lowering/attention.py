@@ -8,7 +8,7 @@ them has items to compute depends on the sizes of a run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -22,6 +22,7 @@ from tracea_graph.kernels.gpu.lowering.product_calls import product_call
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.row_ops import rows_call
 from tracea_graph.kernels.gpu.tile_choice import WHOLE_KEYS
+from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
 from tracea_graph.ops.attention import LOWEST, AttentionParams
 from tracea_graph.ops.chain import FULL, Chain, Step
@@ -33,6 +34,8 @@ __all__ = [
 ]  # fmt: skip
 
 _FLOATS = (DType.F32, DType.F16, DType.BF16)
+Copied = Callable[[Extent], tuple[Value, Value]]
+"""Writes the copies of the keys and values of the first items, ``[items, Hkv, T, D]``."""
 
 _NARROW_F32, _LARGEST_F32, _LEAST_QUERIES = 256, 128, 16
 """Largest heads with which kernels of float32 are faster than matmuls, and with which they use
@@ -88,14 +91,7 @@ def lower_attention(
         if y.dtype is not dtype:
             y2 = w.number(spec.shape or ())
             out = heads_of_value(w, y2, p.layouts[3], p.heads, p.head_v, 0)
-        w.call(
-            "attention", w.multiplied, q=q.view, k=k.view, v=v.view, mask=mask, listed=listed,
-            positions=positions, y=out.view, mask_kind=kind, order=p.causal,
-            zero_rows="masked" if p.zero_rows == "infinite" and kind != "add" else p.zero_rows,
-            window_left=left, window_right=right, global_keys=p.global_keys if p.window else 0,
-            scale=p.scale, fill=-inf if p.zero_rows == "masked" and p.fill <= LOWEST else p.fill,
-            softcap=p.softcap,
-        )  # fmt: skip
+        _attend_by_tiles(w, p, (q, k, v), masks, out, listed, positions, (left, right))
         return [y2 if y.dtype is not dtype else y]
     if _suits_matmuls(w, p, batch, queries, keys):
         _attend_by_matmuls(w, p, q, k, v, masks, out)
@@ -176,20 +172,29 @@ def suits_split_keys(w: GpuProgramWriter, p: AttentionParams, queries: Extent) -
 
 def attend_to_few_queries(
     w: GpuProgramWriter, p: AttentionParams, qkv: tuple[Value, Value, Value], mask: Value | None,
-    y: Value, table: Value | None = None,
+    y: Value, table: Value | None = None, copied: Copied | None = None,
 ) -> Value:  # fmt: skip
     """Write an attention of few queries to all keys; return its result, y if that has its type.
 
     q is ``[B, H, S, D]``, k and v are ``[B, Hkv, T, D]``, or with a ``table`` of pages ``[B, N]``
-    pools of these, ``[pages, Hkv, rows, D]``.
+    pools of these, ``[pages, Hkv, rows, D]``, which ``copied`` puts in order.  Where the number of
+    queries varies, a run of many has items for another call alone, by tiles of queries.
     """
     own, (q, k, v) = w.narrow, qkv
-    q, cache = w.typed_as(q, own), k.dtype if k.dtype is v.dtype else own
-    cache = cache if cache in _FLOATS else own
-    k, v = (w.typed_as(one, cache) for one in (k, v))
     if y.dtype is not own:
         y = w.temp(own, y.shape)
     out = heads_of_value(w, y, p.layouts[3], p.heads, p.head_v, 0)
+    if (many := _of_many_queries(w, p, q.shape)) != 0:
+        near = copied(many) if copied else (of_items(k, many), of_items(v, many))
+        tiled = [w.typed_as(one, own) for one in (of_items(q, many), *near)]
+        _attend_by_tiles(w, p, tiled, mask and of_items(mask, many), of_items(out, many))
+        few = combine("sub", q.shape[0], many)
+        q, out, mask = of_items(q, few), of_items(out, few), mask and of_items(mask, few)
+        table = table and of_items(table, few)
+        k, v = (k, v) if table else (of_items(k, few), of_items(v, few))
+    q, cache = w.typed_as(q, own), k.dtype if k.dtype is v.dtype else own
+    cache = cache if cache in _FLOATS else own
+    k, v = (w.typed_as(one, cache) for one in (k, v))
     count = p.heads // p.shared_heads * (w.about(q.shape[2]) or 1)
     pages: dict[str, Any] = {}
     if table is not None:
@@ -201,6 +206,34 @@ def attend_to_few_queries(
         queries=max(n for n in TOGETHER if n <= max(count, 1)),
     )  # fmt: skip
     return y
+
+
+def _of_many_queries(w: GpuProgramWriter, p: AttentionParams, shape: Shape) -> Extent:
+    """Return how many items of ``[B, H, S, D]`` tiles of queries suit: 0, or all at some sizes."""
+    batch, _, queries, _ = shape
+    if isinstance(queries, int) or w.narrow not in HALVES:
+        return 0
+    if not _suits_tensor_cores(w, p, queries):
+        return 0
+    above = combine("max", 0, combine("sub", queries, _LEAST_QUERIES - 1))
+    return combine("mul", batch, combine("min", 1, above))
+
+
+def _attend_by_tiles(
+    w: GpuProgramWriter, p: AttentionParams, qkv: Sequence[Value], mask: Value | None, out: Value,
+    listed: View | None = None, positions: View | None = None, reach: tuple[int, int] = (-1, 0),
+) -> None:  # fmt: skip
+    """Write the call of an attention whose queries and keys are multiplied in tiles."""
+    q, k, v = qkv
+    left, right = reach
+    w.call(
+        "attention", w.multiplied, q=q.view, k=k.view, v=v.view, mask=mask.view if mask else None,
+        listed=listed, positions=positions, y=out.view, mask_kind=p.mask, order=p.causal,
+        zero_rows="masked" if p.zero_rows == "infinite" and p.mask != "add" else p.zero_rows,
+        window_left=left, window_right=right, global_keys=p.global_keys if p.window else 0,
+        scale=p.scale, fill=-inf if p.zero_rows == "masked" and p.fill <= LOWEST else p.fill,
+        softcap=p.softcap,
+    )  # fmt: skip
 
 
 def _visits(w: GpuProgramWriter, p: AttentionParams, queries: Extent, keys: Extent) -> bool:

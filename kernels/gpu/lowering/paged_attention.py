@@ -13,17 +13,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracea_graph.ir import DType, Extent, TensorSpec, combine
 from tracea_graph.kernels.gpu.lowering.attention import (
     attend_to_few_queries,
     heads_of_value,
     mask_of_scores,
+    of_items,
     suits_split_keys,
 )
+from tracea_graph.kernels.gpu.lowering.elements_of_lines import lower_gather
+from tracea_graph.kernels.gpu.lowering.elementwise_ops import lower_elementwise
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
-from tracea_graph.kernels.program_writer import Value
+from tracea_graph.kernels.program_writer import IDENTITY, Value
 from tracea_graph.ops.attention import AttentionParams
 from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -134,11 +137,29 @@ def lower_paged_attention(
     target = wanted.get(group.result)
     asked = heads_of_value(w, q, p.layouts[0], p.heads, p.head, p.offsets[0])
     y = target or w.number(spec.shape or ())
-    made = attend_to_few_queries(w, p, (asked, k, v), mask, y, table)
+
+    def copied(items: Extent) -> tuple[Value, Value]:
+        sides = (group.keys, group.values)
+        k, v = (_copied(w, p, i, one, values, items) for i, one in enumerate(sides, 1))
+        return k, v
+
+    made = attend_to_few_queries(w, p, (asked, k, v), mask, y, table, copied)
     if target is not None and made.view != target.view:
         w.copy(made, target)
     values[group.result] = made
     return True
+
+
+def _copied(
+    w: GpuProgramWriter, p: AttentionParams, operand: int, pages: _Pages,
+    values: Mapping[int, Value], items: Extent,
+) -> Value:  # fmt: skip
+    """Write copies of the pages of the first items, in order: heads of an operand of attention."""
+    table = of_items(values[pages.table], items)
+    (made,) = lower_gather(w, GatherParams(0), (values[pages.pool], table), (None,))
+    for view in pages.views:
+        (made,) = lower_elementwise(w, replace(view, chain=IDENTITY), (made,), (None,))
+    return heads_of_value(w, made, p.layouts[operand], p.shared_heads, p.head, 0)
 
 
 def _pool(

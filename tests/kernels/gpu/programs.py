@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tests.kernels.gpu.machine import HERE, NUMPY, POISON, Array, Memory, compiled, run_here
-from tracea_graph.ir import DType, TensorSpec, evaluate
+from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
@@ -76,10 +76,20 @@ def run_program(
     narrow: DType = DType.F32,
     architecture: Architecture = HERE.architecture,
     run: RunKernels = run_kernels_here,
+    shapes: Sequence[tuple[int | str, ...]] = (),
+    likely: Mapping[str, int] = NO_SIZES,
 ) -> list[Array]:
-    """Return the results of the op's kernels, the first of each call that an architecture has."""
-    specs = [TensorSpec(_TYPES[a.dtype], a.shape) for a in arrays]
-    program, memory = program_of(params, specs, narrow), Memory()
+    """Return the results of the op's kernels, the first of each call that an architecture has.
+
+    A program for symbolic ``shapes`` is planned for ``likely`` sizes; calls without any items at
+    those of the arrays are left out.
+    """
+    shapes = shapes or [a.shape for a in arrays]
+    specs = [TensorSpec(_TYPES[a.dtype], s) for a, s in zip(arrays, shapes, strict=True)]
+    sizes = {symbol: n for a, s in zip(arrays, shapes, strict=True)
+             for symbol, n in zip(s, a.shape, strict=True) if isinstance(symbol, str)}  # fmt: skip
+    program, memory = program_of(params, specs, narrow, likely), Memory()
+    results = [TensorSpec(s.dtype, _known(s.shape or (), sizes)) for s in program.outputs]
     buffers = dict[Buffer, Buffer]()
 
     def add(buffer: Buffer, size: int) -> Array:
@@ -93,14 +103,26 @@ def run_program(
         add(Buffer("input", i), array.nbytes)[:] = np.frombuffer(array.tobytes(), np.uint8)
     outputs = [
         add(Buffer("output", i), int(np.prod(s.shape, dtype=int)) * int(s.dtype.size))  # type: ignore[arg-type, union-attr]
-        for i, s in enumerate(program.outputs)
+        for i, s in enumerate(results)
     ]
     for i, temp in enumerate(program.temps):
-        add(Buffer("temp", i), int(evaluate(temp.count, {}) * temp.dtype.size))
-    calls = [_with_buffers(call, buffers) for call in program.calls]
+        add(Buffer("temp", i), int(evaluate(temp.count, sizes) * temp.dtype.size))
+    calls = [_with_buffers(_sized(call, sizes), buffers) for call in program.calls]
+    calls = [call for call in calls if all(v is None or 0 not in v.dims for v in call.views)]
     run([(for_variant(c, v), v) for c in calls for v in [_best(c, architecture)]], memory)
-    pairs = zip(outputs, program.outputs, strict=True)
+    pairs = zip(outputs, results, strict=True)
     return [one.view(NUMPY[s.dtype]).reshape(s.shape) for one, s in pairs]  # type: ignore[arg-type, index]
+
+
+def _known(extents: Sequence[Extent], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(evaluate(n, sizes) for n in extents)
+
+
+def _sized(call: Call, sizes: Mapping[str, int]) -> Call:
+    """Return a call whose views have known sizes."""
+    views = [v and replace(v, dims=_known(v.dims, sizes), strides=_known(v.strides, sizes),
+                           offset=evaluate(v.offset, sizes)) for v in call.views]  # fmt: skip
+    return replace(call, views=tuple(views))
 
 
 def _with_buffers(call: Call, buffers: dict[Buffer, Buffer]) -> Call:

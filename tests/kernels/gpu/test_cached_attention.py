@@ -184,6 +184,22 @@ def test_the_number_of_rows_decides_in_a_run() -> None:
 
 
 @pytest.mark.compiler
+@pytest.mark.parametrize("queries", [1, 20])
+def test_a_program_for_one_query_attends_to_keys_with_any_number(queries: int) -> None:
+    params = AttentionParams(4, 32, 32, 0.2, layouts=("heads",) * 4, kv_heads=2)
+    shapes: list[tuple[int | str, ...]] = [("b", 4, "s", 32), *[("b", 2, "t", 32)] * 2]
+    given = [RNG.standard_normal(s).astype(np.float32)
+             for s in ((2, 4, queries, 32), (2, 2, 70, 32), (2, 2, 70, 32))]  # fmt: skip
+    likely = {"b": 1, "s": 1, "t": 512}
+    calls = program_of(params, [TensorSpec(DType.F32, s) for s in shapes], DType.F16, likely).calls
+    assert {"attention", "attention_cached"} <= {call.op for call in calls}
+    (want,) = params.reference([a.astype(np.float64) for a in given])
+    (got,) = run_program(params, given, DType.F16, shapes=shapes, likely=likely)
+    most = 3 * TOLERANCE[DType.F16] * np.abs(want).max()
+    np.testing.assert_allclose(got, want, rtol=0, atol=most)
+
+
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("narrow", "queries", "keys", "op"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from tests.kernels.gpu.cases import TOLERANCE
 from tests.kernels.gpu.machine import Array
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.kernel_selection import launches_for
 from tracea_graph.ops.attention import LOWEST, AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -137,6 +139,42 @@ def test_copied_pages_are_right(form: str) -> None:
 def test_many_queries_read_a_copy() -> None:
     found = ops(steps(FORMS["split"]), arrays(ROWS_FIRST, 40))
     assert found.count("gather_nd") == 2 and "attention" in found
+
+
+def some_queries(page: tuple[int, ...]) -> list[tuple[int | str, ...]]:
+    """Shapes of which all but those of pages vary."""
+    pools = [("p", *page)] * 2
+    return [("b", HEADS, "s", SIZE), *pools, ("b", "n"), ("b", 1, 1, "t")]
+
+
+@pytest.mark.parametrize(("queries", "launched"), [
+    (1, ["attention_cached"]), (15, ["attention_cached"]),
+    (16, ["gather_nd", "gather_nd", "attention"]),
+])  # fmt: skip
+def test_a_program_for_one_query_copies_pages_for_many(queries: int, launched: list[str]) -> None:
+    shapes = some_queries(ROWS_FIRST)
+    kinds = (DType.F32, DType.F32, DType.F32, DType.I32, DType.BOOL)
+    specs = [TensorSpec(kind, s) for kind, s in zip(kinds, shapes, strict=True)]
+    calls = program_of(steps(FORMS["split"]), specs, DType.F32, LIKELY).calls
+    sizes = {"b": 2, "s": queries, "p": 5, "n": 3, "t": 3 * ROWS}
+    assert [call.op for call in calls if call.op != "elementwise"
+            and prod(launches_for(call)[0][0].blocks(sizes))] == launched  # fmt: skip
+
+
+LIKELY = {"b": 1, "s": 1, "p": 5, "n": 3, "t": 3 * ROWS}
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("form", ["split", "heads of pages", "columns", "twice"])
+@pytest.mark.parametrize("queries", [1, 20])
+def test_a_program_for_one_query_computes_any_number(form: str, queries: int) -> None:
+    page = FORMS[form][0]
+    params, given = steps(FORMS[form]), arrays(page, queries)
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in given]
+    found = run_program(params, given, shapes=some_queries(page), likely=LIKELY)
+    for got, expected in zip(found, params.reference(wide), strict=True):
+        most = 3 * TOLERANCE[DType.F16] * np.abs(expected).max()
+        np.testing.assert_allclose(got, expected, rtol=0, atol=most)
 
 
 def test_pages_with_another_reader_are_copied() -> None:
