@@ -138,7 +138,8 @@ def run_tune_report(args: argparse.Namespace, console: Console) -> int:
         console.print(json.dumps(rows, indent=1), markup=False)
         return 0
     hits = sum(bool(row.get("hit")) for row in rows)
-    console.print(f"{known[0].name}: {len(found)} regions measured, {hits} known before")
+    regions = "1 region" if len(found) == 1 else f"{len(found)} regions"
+    console.print(f"{known[0].name}: {regions} measured, {hits} known before")
     console.print(render_curves(found))
     print_written_files(console, *filter(None, (args.csv, args.svg)))
     return 0

@@ -98,7 +98,8 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
     for warning in report.warnings:
         yield Text(f"warning: {plain_text(warning)}")
     if len(bindings) == 1:
-        yield Text(f"{plain_text(bindings[0])}; {_work(report.gflop.get(bindings[0], 0.0))}")
+        work = _work(report.gflop.get(bindings[0], 0.0))
+        yield Text("; ".join(filter(None, (plain_text(bindings[0]), work))))
     yield from (Text(plain_text(note)) for note in report.notes)
     yield Text(
         f'{report.rounds} interleaved rounds; errors are relative to max|y|; "kernels" counts '
@@ -108,7 +109,10 @@ def _parts(report: BenchReport) -> Iterator[RenderableType]:
 
 
 def _work(gflop: float) -> str:
-    return f"{gflop:.3g} GFLOP" if gflop >= 0.1 or not gflop else f"{gflop * 1e3:.3g} MFLOP"
+    """Return operations in words; nothing for none, as where no operator's sizes are known."""
+    if not gflop:
+        return ""
+    return f"{gflop:.3g} GFLOP" if gflop >= 0.1 else f"{gflop * 1e3:.3g} MFLOP"
 
 
 def _cells(row: BenchRow, baseline: bool) -> tuple[str | Text, ...]:
