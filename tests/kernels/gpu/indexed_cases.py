@@ -79,7 +79,9 @@ def order(index: DType, count: int, sizes: Sequence[int]) -> Maker:
     return make
 
 
-def scatter(dtype: DType, reduction: str, rows: int, slices: int, cols: int) -> Maker:
+def scatter(
+    dtype: DType, reduction: str, rows: int, slices: int, cols: int, in_place: bool = False
+) -> Maker:
     """Updates of which several belong to one slice, and some to none."""
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
@@ -88,9 +90,10 @@ def scatter(dtype: DType, reduction: str, rows: int, slices: int, cols: int) -> 
         ends = np.zeros((slices, 2), np.int32)
         for n in np.flatnonzero(named >= 0):
             ends[named[n]] = np.maximum(ends[named[n]], (n + 1, rows - n))
-        y = memory.empty((slices, cols), NUMPY[dtype], 1)
+        held = memory.put(x, 1, 3)
+        y = held if in_place else memory.empty((slices, cols), NUMPY[dtype], 1)
         call = CALLS.make(
-            "scatter_nd", dtype.short, x=memory.put(x, 1, 3), updates=memory.put(updates, 0, 2),
+            "scatter_nd", dtype.short, x=held, updates=memory.put(updates, 0, 2),
             ends=memory.put(ends), slices=memory.put(named), y=y, reduction=reduction,
         )  # fmt: skip
 
@@ -127,6 +130,7 @@ def _cases() -> Iterator[Case]:
     yield Case("order i32", order(i32, 7, (9,)), tiles)
     yield Case("order nothing", order(i64, 0, (2, 3, 4)), tiles)
     yield Case("updates once", scatter(f32, "none", 1, 300, 5), tiles)
+    yield Case("updates in place", scatter(DType.F16, "none", 4, 30, 5, in_place=True), tiles)
     yield Case("updates nothing", scatter(f32, "add", 0, 4, 5), tiles)
     yield Case("updates of nothing", scatter(f32, "add", 3, 0, 5), tiles)
 
