@@ -12,6 +12,7 @@ import numpy as np
 from tests.kernels.gpu.machine import HERE, NUMPY, POISON, Array, Memory, compiled, run_here
 from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.architecture import Architecture
+from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
 from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
 from tracea_graph.kernels.gpu.lowering.byte_results import round_where_computed
@@ -81,8 +82,8 @@ def run_program(
 ) -> list[Array]:
     """Return the results of the op's kernels, the first of each call that an architecture has.
 
-    A program for symbolic ``shapes`` is planned for ``likely`` sizes; calls without any items at
-    those of the arrays are left out.
+    A program for symbolic ``shapes`` is planned for ``likely`` sizes; calls whose results
+    are empty at those of the arrays are left out.
     """
     shapes = shapes or [a.shape for a in arrays]
     specs = [TensorSpec(_TYPES[a.dtype], s) for a, s in zip(arrays, shapes, strict=True)]
@@ -108,7 +109,7 @@ def run_program(
     for i, temp in enumerate(program.temps):
         add(Buffer("temp", i), int(evaluate(temp.count, sizes) * temp.dtype.size))
     calls = [_with_buffers(_sized(call, sizes), buffers) for call in program.calls]
-    calls = [call for call in calls if all(v is None or 0 not in v.dims for v in call.views)]
+    calls = [call for call in calls if _has_results(call)]
     run([(for_variant(c, v), v) for c in calls for v in [_best(c, architecture)]], memory)
     pairs = zip(outputs, results, strict=True)
     return [one.view(NUMPY[s.dtype]).reshape(s.shape) for one, s in pairs]  # type: ignore[arg-type, index]
@@ -123,6 +124,11 @@ def _sized(call: Call, sizes: Mapping[str, int]) -> Call:
     views = [v and replace(v, dims=_known(v.dims, sizes), strides=_known(v.strides, sizes),
                            offset=evaluate(v.offset, sizes)) for v in call.views]  # fmt: skip
     return replace(call, views=tuple(views))
+
+
+def _has_results(call: Call) -> bool:
+    written = [v for operand, v in CALLS.of(call).each(call) if operand.written and v is not None]
+    return any(0 not in v.dims for v in written)
 
 
 def _with_buffers(call: Call, buffers: dict[Buffer, Buffer]) -> Call:
