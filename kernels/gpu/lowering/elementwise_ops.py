@@ -151,8 +151,8 @@ def lower_concat(
     reshape = (ViewMove("reshape", p.target),) if p.target else ()
     (target,) = targets
     if target is None:
-        images = not p.target and {len(full), *(len(v.shape) for v in operands)} == {4}
-        last = (0, 2, 3, 1) if images and any(map(channels_last, operands)) else ()
+        images = [] if p.target or len(full) != 4 else [v for v in operands if len(v.shape) == 4]
+        last = (0, 2, 3, 1) if any(map(channels_last, images)) else ()
         whole = w.temp(stored(w, p.result_types[0], operands), full, last)
         result = whole.moved(*reshape)
     else:

@@ -131,6 +131,21 @@ def test_joined_images_stay_channels_last() -> None:
     assert (28 * 28 * 128, 28 * 128, 128, 1) in strides
 
 
+def test_images_joined_behind_numbers_of_channels_stay_channels_last() -> None:
+    """As in DenseNets, whose layers scale and shift all channels so far."""
+    net = Net()
+    x = net("Relu", net.input("x", 2, 64, 28, 28))
+    around = {"pads": [1, 1, 1, 1]}
+    first = net("Conv", x, net.const(normal(64, 64, 3, 3)), **around)
+    second = net("Conv", first, net.const(normal(64, 64, 3, 3)), **around)
+    joined = net("Concat", first, second, axis=1)
+    scaled = net("Relu", net("Mul", joined, net.const(normal(128, 1, 1))))
+    calls = calls_in(net, net("Conv", scaled, net.const(normal(64, 128, 3, 3)), **around))
+    read = [c.views[0] for c in calls if c.op == "conv" and c.views[0]]
+    assert all(c.op != "copy" for c in calls)
+    assert read[-1].strides == (28 * 28 * 128, 28 * 128, 128, 1)
+
+
 def test_joined_pixels_of_images_are_no_image() -> None:
     """Detectors flatten maps of several scales and join them, as [N, C, pixels]."""
     net = Net()
