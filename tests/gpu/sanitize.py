@@ -7,9 +7,11 @@ Kernels are compiled first, outside of the sanitizer.  Then each tool watches sh
 of ``tests/kernels/gpu``, many processes at once, each with a time limit.  A kernel is launched
 once, at the case of the most threads; ``--all`` takes every case, WORDs those whose names have
 one.  A buffer on the device ends with the 16 bytes in which its view ends: an asynchronous copy
-of fewer bytes counts as 16 for the sanitizer, although the GPU does not read the others.  What a
-case does not fill is left as the allocator gives it.  Programs (``test_programs``) run without
-WORDS.  Models run three times, so that their launches also run as a graph.
+of fewer bytes counts as 16 for the sanitizer, although the GPU does not read the others.  The 16
+bytes in which a view begins are filled too, because kernels read rows that start anywhere by
+aligned vectors.  What a case does not fill is left as the allocator gives it.  Programs
+(``test_programs``) run without WORDS.  Models run three times, so that their launches also run as
+a graph.
 
 Prints what was found, and for each tool how many cases it has judged.  Ends with 1 if there are
 findings, or cases without a verdict.  Needs a GPU, and compute-sanitizer in the search path.
@@ -128,14 +130,15 @@ def _run_cases(numbers: Sequence[int]) -> None:
 
 
 def _lent(memory: Memory, index: int) -> Any:
-    """Allocate a buffer, whole 16 bytes up to its view's end; copy them if the case filled it."""
+    """Allocate a buffer, whole 16 bytes around its view; copy them if the case filled it."""
     ((view, dtype),) = [pair for pair in memory.views if pair[0].buffer.index == index]
     sides = [
         (evaluate(d, {}), evaluate(s, {})) for d, s in zip(view.dims, view.strides, strict=True)
     ]
     span = 0 if 0 in view.dims else 1 + sum((d - 1) * s for d, s in sides)
-    first = evaluate(view.offset, {}) * dtype.itemsize
-    last = -(-(first + span * dtype.itemsize) // 16) * 16
+    begin = evaluate(view.offset, {}) * dtype.itemsize
+    first = begin // 16 * 16
+    last = -(-(begin + span * dtype.itemsize) // 16) * 16
     place = checked(driver.cuMemAlloc(max(last, 16)))
     shown = memory.buffers[index][first:last]
     if (shown != POISON).any():

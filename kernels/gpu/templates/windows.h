@@ -14,8 +14,9 @@ DEV window<T> load_window(const T* p, i32 begin, i32 end) {
   const window<T>* const from = (const window<T>*)((const u8*)p - late);
   // a vector without a wanted element is not read, but the other one in its place
   const window<T> low = from[begin * (i32)sizeof(T) < 16 - late ? 0 : 1];
-  window<T> high = low, made;
-  if (late) high = from[end * (i32)sizeof(T) > 16 - late ? 1 : 0];
+  if (late == 0) return low;
+  const window<T> high = from[end * (i32)sizeof(T) > 16 - late ? 1 : 0];
+  window<T> made;
   const auto& l = low.words;
   const auto& h = high.words;
   // words from the pair on in which p starts, from the word on, and from the byte on
