@@ -49,8 +49,8 @@ CONV_INT8_ERROR = 2.0**-8 / 6
 """Error of the outputs that a plan predicts for one convolution, relative to max|y|."""
 _AXIS_SINCE = 13
 """First opset whose DequantizeLinear can have a scale for each filter."""
-_INTEGERS_SINCE = 11
-"""First opset that has ConvInteger and DynamicQuantizeLinear."""
+_INTEGERS_SINCE, _DYNAMIC_SINCE = 10, 11
+"""First opsets that have QuantizeLinear and DequantizeLinear, and DynamicQuantizeLinear too."""
 _RANKS = (3, 4)
 _FEWEST, _MOST = 1e-16, 1e16
 """Bounds for the largest magnitude in a filter; between them its scale is an ordinary number."""
@@ -77,7 +77,7 @@ def why_no_integers(graph: TileGraph, region: Region) -> str | None:
     if isinstance(window := constant_conv_window(graph, region), str):
         return window
     if graph.opset < _INTEGERS_SINCE:
-        return "its opset has no convolution of dynamically quantized integers"
+        return f"its opset has no 8-bit integers: they come with opset {_INTEGERS_SINCE}"
     high = np.abs(np.asarray(weight.array(), np.float32)).reshape(len(weight.array()), -1).max(1)
     fits = (high == 0) | ((high > _FEWEST) & (high < _MOST))  # NaN is neither
     return None if fits.all() else "a filter has non-finite, very small or very large numbers"
@@ -124,6 +124,13 @@ class ConvInt8:
         chosen, own = (
             self.calibrated.get(v, CalibratedRounding(0.0)) for v in (x, region.results[0])
         )
+        if not chosen.scale and graph.opset < _DYNAMIC_SINCE:
+            yield Miss(
+                self.name, region.id,
+                "its opset has no scale that is found in each run, and none was calibrated "
+                f"(--data calibrates; such scales come with opset {_DYNAMIC_SINCE})",
+            )  # fmt: skip
+            return
         rounding = RoundedValue(x, graph.spec(x), region.node.label)
         shared = rounding.fixed(chosen) if chosen.scale else rounding.dynamic()
         (_fixed if chosen.scale else _dynamic)(s, rounding, own, attrs)

@@ -62,10 +62,15 @@ def test_lines(calibrated: dict[str, CalibratedRounding]) -> None:
     rounded_well(graph, feeds, exact)
 
 
-@pytest.mark.parametrize("calibrated", [STEP, {}], ids=["static", "dynamic"])
-def test_opsets_without_a_scale_for_each_filter(calibrated: dict[str, CalibratedRounding]) -> None:
+@pytest.mark.parametrize(
+    ("calibrated", "opset"), [(STEP, 11), ({}, 11), (STEP, 10)],
+    ids=["static", "dynamic", "static before dynamic ones"],
+)  # fmt: skip
+def test_opsets_without_a_scale_for_each_filter(
+    calibrated: dict[str, CalibratedRounding], opset: int
+) -> None:
     net, w = (
-        Net(opset=11),
+        Net(opset=opset),
         normal(24, 12, 3, 3, seed=3) * np.geomspace(0.01, 1, 24)[:, None, None, None],
     )
     y = net("Conv", net.input("x", "n", 12, 9, 7), net.const(w), net.const(normal(24, seed=4)))
@@ -190,10 +195,11 @@ def test_other_convolutions_stay() -> None:
     w = net.input("w", 24, 12, 1, 1)
     graph = net.graph(net("Conv", x, w))
     assert reasons(schedule_only(graph, ConvInt8()), CONV_INT8) == {"'w' is not constant"}
-    old = Net(opset=10)
-    graph = old.graph(old("Conv", old.input("x", "n", 12, 9, 7), old.weight(24, 12, 1, 1)))
-    why = "its opset has no convolution of dynamically quantized integers"
-    assert reasons(schedule_only(graph, ConvInt8()), CONV_INT8) == {why}
+    for opset, why in ((9, "its opset has no 8-bit integers"), (10, "its opset has no scale")):
+        old = Net(opset=opset)
+        graph = old.graph(old("Conv", old.input("x", "n", 12, 9, 7), old.weight(24, 12, 1, 1)))
+        (found,) = reasons(schedule_only(graph, ConvInt8()), CONV_INT8)
+        assert found.startswith(why)
     deep, channels = Net(), MAX_DEPTH + 1
     zeros = deep.const(np.zeros((2, channels, 1, 1), np.float32))
     graph = deep.graph(deep("Conv", deep.input("x", 1, channels, 1, 1), zeros))
