@@ -15,6 +15,9 @@ from tracea_graph import Options, api
 from tracea_graph.check.worker_process import SessionInfo, Worker
 from tracea_graph.cli import optimize_main
 from tracea_graph.errors import BuildError, ModelError, UsageError
+from tracea_graph.kernels.cpu.backend import CpuBackend
+from tracea_graph.kernels.program import LibraryContents
+from tracea_graph.toolchain.library_artifact import Library
 
 pytestmark = [pytest.mark.compiler, pytest.mark.usefixtures("highest_level")]
 X = {"x": np.random.default_rng(0).standard_normal((2, 32)).astype(np.float32)}
@@ -59,6 +62,24 @@ def test_an_error_stops_only_its_model(models: list[Path], tmp_path: Path) -> No
     options = Options(tmp_path / "out", keep="all", verify=False)
     good, bad, last = api.optimize_many(models, options)
     assert isinstance(bad.error, ModelError) and bad.report is None
+    assert good.report and good.report.kernels and last.report and last.report.kernels
+
+
+def test_a_kernel_that_cannot_be_emitted_stops_only_its_model(
+    models: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the fault is: it ends the shared build, then that of the model that has it."""
+    original = CpuBackend.build
+
+    def build(backend: CpuBackend, contents: LibraryContents, *args: Any, **more: Any) -> Library:
+        if "attention" in contents.kernels:
+            raise KeyError("attention")
+        return original(backend, contents, *args, **more)
+
+    monkeypatch.setattr(CpuBackend, "build", build)
+    options = Options(tmp_path / "out", keep="all", verify=False)
+    good, bad, last = api.optimize_many(models, options)
+    assert isinstance(bad.error, KeyError) and bad.report is None
     assert good.report and good.report.kernels and last.report and last.report.kernels
 
 

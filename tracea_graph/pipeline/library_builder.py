@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 
 from tracea_graph.config import Environment
-from tracea_graph.errors import BuildError
 from tracea_graph.kernels.program import NO_CONTENTS, LibraryContents
 from tracea_graph.pipeline.result_assembly import Assembly
 from tracea_graph.pipeline.step_timer import Deadline
@@ -108,8 +107,8 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
     def build_shared(self, assemblies: Iterable[Assembly], out: Path) -> None:
         """Build one library, quickly, that serves all ``assemblies`` and every subset of them.
 
-        If the build fails, each assembly gets its own library later, and only the faulty one
-        fails.
+        If the build fails in any way, each assembly gets its own library later, whose build fails
+        again for the faulty one only.
         """
         for assembly in assemblies:
             self._contents |= assembly.contents
@@ -118,7 +117,7 @@ class LibraryBuilder(AbstractContextManager["LibraryBuilder"]):
             return
         try:
             self._shared = self._build(self._contents, self._fallback, out, quick=True)
-        except BuildError:
+        except Exception:
             self._shared = None
 
     def library(
