@@ -41,8 +41,11 @@ FORMS = ("minilm-dynamic", "minilm-qdq", "bert-base-qdq", "resnet50-qdq", "mobil
          "tiny-bert-qdq", "minilm-fp16", "resnet50-fp16", "detector-fp16", "tiny-bert-fp16",
          "bert-base-fp16", "vit-base-fp16", "gpt2-fp16", "mobilenetv2-fp16",
          "convnext-tiny-fp16", "efficientnet-b0-fp16", "whisper-tiny-fp16",
-         "minilm-bf16", "tiny-bert-bf16", "bert-base-pruned", "tiny-bert-pruned")  # fmt: skip
-"""Models made from a stored one by ``models.quantize``, ``models.halve`` and ``models.prune``."""
+         "minilm-bf16", "tiny-bert-bf16", "bert-base-pruned", "tiny-bert-pruned",
+         "bert-base-rank128", "minilm-rank96")  # fmt: skip
+"""Models made from a stored one by ``models.quantize``, ``models.halve``, ``models.prune`` and
+``models.factor``.
+"""
 KINDS = ("normal", "even", "uniform")
 _CHUNK = 1 << 20
 
@@ -121,11 +124,12 @@ def make(name: str, directory: Path = BUILD, hollow: bool = False) -> Path:
 
 
 def _converted(name: str, directory: Path) -> Path:
-    from models import halve, prune, quantize
+    from models import factor, halve, prune, quantize
 
     stem, _, form = name.rpartition("-")
     convert = halve.halve if form in halve.FORMS else quantize.quantize
     convert = prune.prune if form in prune.FORMS else convert
+    convert = factor.factor if form in factor.FORMS else convert
     target = directory / f"{name}.onnx"
     with TemporaryDirectory() as folder:
         convert(make(stem, Path(folder)), form, Path(folder) / target.name)

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
-__all__ = ["FORMS", "prune"]
+__all__ = ["FORMS", "matrices", "prune"]
 
 FORMS = ("pruned",)
 """Suffixes of the names of pruned models."""
@@ -29,7 +29,7 @@ def prune(source: Path, form: str, target: Path) -> None:
         raise ValueError(f"there is no pruned form '{form}', only {', '.join(FORMS)}")
     model = onnx.load(source)
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
-    for name, axis in _matrices(model):
+    for name, axis in matrices(model):
         tensor = stored.get(name)
         if tensor is not None and len(tensor.dims) == 2 and tensor.dims[axis] % _GROUP == 0:
             array = np.moveaxis(numpy_helper.to_array(tensor).copy(), axis, -1)
@@ -41,7 +41,7 @@ def prune(source: Path, form: str, target: Path) -> None:
     onnx.save(model, target)
 
 
-def _matrices(model: ModelProto) -> Iterator[tuple[str, int]]:
+def matrices(model: ModelProto) -> Iterator[tuple[str, int]]:
     """Yield the right operand of each product, and the axis along which it is summed."""
     for node in model.graph.node:
         if node.op_type in ("MatMul", "Gemm"):

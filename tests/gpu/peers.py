@@ -33,8 +33,8 @@ NAMES = ("minilm", "bert-base", "resnet50", "mobilenetv2", "vit-base", "gpt2", "
 WAYS = ("eager", "default", "max-autotune-no-cudagraphs")
 HEADS = ("model", "ours, µs", "TFLOP/s", "max error", "1 − cosine", "torch, µs", "over torch")
 _SEQUENCE, _SIDE, _WORDS = 128, 224, 30522
-_CHANGED = ("-qdq", "-pruned")
-"""Ends of the names of models in 8-bit integers, and of pruned ones."""
+_CHANGED = ("-qdq", "-pruned", "-rank96", "-rank128")
+"""Ends of the names of models in 8-bit integers, of pruned ones and of those of low rank."""
 _BANDS, _FRAMES = 80, 3000
 """Whisper's input."""
 _MOST = 24
