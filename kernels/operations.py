@@ -94,10 +94,11 @@ _ALL = (
         "gemm", _MNK, _GEMM, _product,
         ("gemm", "integer_gemm", "float8_gemm", "gemm_two_of_four", "mlp", "attention_projection",
          "quantized_attention",
-         "gated_gemm", "grouped_integer_gemm"),
+         "gated_gemm", "grouped_integer_gemm", "low_rank_gemm"),
     ),
     KernelOperation(
-        "low_rank_gemm", (*_MNK, "rank"), (*_GEMM, 64), _product, ("gemm",), "low-rank"
+        "low_rank_gemm", (*_MNK, "rank"), (*_GEMM, 64), _product, ("gemm", "low_rank_gemm"),
+        "low-rank"
     ),
     KernelOperation(
         "gemm_block_sparse", (*_MNK, "block", "percent"), (*_GEMM, 32, 20), _product,

@@ -34,6 +34,7 @@ from tracea_graph.kernels.gpu.composed_calls import (
 )
 from tracea_graph.kernels.gpu.gate_calls import GATE_PARTS, GATES
 from tracea_graph.kernels.gpu.look_up_calls import LOOK_UPS
+from tracea_graph.kernels.gpu.low_rank_calls import LOW_RANK, LOW_RANK_PARTS
 from tracea_graph.kernels.gpu.row_calls import REDUCTIONS, ROWS
 from tracea_graph.kernels.gpu.schedule import TileSchedule
 from tracea_graph.kernels.gpu.structured_calls import STRUCTURED
@@ -64,6 +65,7 @@ __all__ = [
     "EXPANSIONS",
     "GATE_PARTS",
     "GROUP_PARTS",
+    "LOW_RANK_PARTS",
     "MLP_PARTS",
     "PROJECTION_PARTS",
     "REDUCTIONS",
@@ -547,6 +549,7 @@ CALLS = Calls(
         *PROJECTED_WINDOWS,
         *COMPOSED_CALLS,
         *GATES,
+        *LOW_RANK,
         *map(_resize, DTYPES),
         *map(_grid_sample, DTYPES),
         *map(_kv_append, DTYPES),

@@ -12,9 +12,11 @@ from tracea_graph.kernels.gpu.families import (
     expanded_depthwise,
     gated_matmul,
     grouped_integers,
+    low_rank_matmul,
     quantized_attention,
     row_mlp,
 )
+from tracea_graph.kernels.gpu.low_rank_choice import low_rank_choices
 from tracea_graph.kernels.gpu.row_choice import (
     gated_choices,
     grouped_choices,
@@ -33,6 +35,7 @@ COMPOSED: Mapping[str, Any] = MappingProxyType(
         "mlp": row_mlp,
         "gated_gemm": gated_matmul,
         "grouped_integer_gemm": grouped_integers,
+        "low_rank_gemm": low_rank_matmul,
         "attention_projection": attention_projection,
         "quantized_attention": quantized_attention,
         "expanded_depthwise": expanded_depthwise,
@@ -44,6 +47,7 @@ COMPOSED_CHOICES: Mapping[str, Callable[[Call], list[tuple[Variant, Extent]]]] =
         "mlp": mlp_choices,
         "gated_gemm": gated_choices,
         "grouped_integer_gemm": grouped_choices,
+        "low_rank_gemm": low_rank_choices,
         "attention_projection": projection_choices,
         "quantized_attention": rounded_attention_choices,
         "expanded_depthwise": expansion_choices,

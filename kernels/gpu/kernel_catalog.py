@@ -21,9 +21,9 @@ from tracea_graph.kernels.gpu.families import (
     one_row_matmul,
     tensor_core_matmul,
     warpgroup_attention,
-    warpgroup_matmul,
 )
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
+from tracea_graph.kernels.gpu.families.warpgroup_tile import Tile
 from tracea_graph.kernels.gpu.gpu_measurement import EARLY, PLAIN, SMS, figures_for, peak_level
 from tracea_graph.kernels.gpu.kernel_selection import (
     COMPOSED,
@@ -81,9 +81,7 @@ def shared_bytes(variant: Variant, topology: OperatorTopology) -> int:
             p["m"], p["n"], p["k_bytes"], p["wm"], p["wn"], size, "nk", p["stages"]
         ).shared
     if variant.template in _TWO_GROUPS:
-        return warpgroup_matmul.Tile(
-            p["m"], p["n"], p["stages"], bool(p["pingpong"]), True
-        ).vectors_at
+        return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), True).vectors_at
     if variant.template == ONE_ROW:
         return one_row_matmul.shared_bytes(variant, topology.k)
     if variant.template == "attention_wgmma.cu.in":
@@ -194,7 +192,7 @@ def _preferred(t: OperatorTopology) -> tuple[str, ...]:
 
 
 _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "mlp": ("norm", "gemm"), "gated_gemm": ("gemm",),
+    "mlp": ("norm", "gemm"), "gated_gemm": ("gemm",), "low_rank_gemm": ("gemm",),
     "attention_projection": ("attention", "gemm"),
     "grouped_integer_gemm": ("integer_gemm",),
     "quantized_attention": ("gemm", "softmax"), "expanded_depthwise": ("conv", "depthwise"),
@@ -216,6 +214,7 @@ _WHY = MappingProxyType(
         "attention_projection.cu.in": "few rows: blocks of a cluster have two heads each",
         "attention_quantized.cu.in": "few keys: a block holds all scores of 64 queries at once",
         "depthwise_expanded.cu.in": "expanded pixels stay in shared memory",
+        "gemm_low_rank_wgmma.cu.in": "many rows, and a cluster holds what is between the products",
         "gemm_gated_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "gemm_grouped_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "mlp.cu.in": "many rows, and both weights fit into shared memory",

@@ -19,7 +19,7 @@ SOURCE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "recurrent": ("kind", "hidden"), "softmax": ("log", "stepped"), "scatter_nd": ("reduction",),
     "gemm": ("layout", "norm"), "gemm_two_of_four": ("norm",),
     "top_k": ("smallest",), "mlp": ("activation",),
-    "gated_gemm": ("activation", "layout"),
+    "gated_gemm": ("activation", "layout"), "low_rank_gemm": ("layout1", "layout2", "norm"),
     "grouped_integer_gemm": ("matrices", "summed", "vectors", "shifted"),
     "expanded_depthwise": ("activation", "strides"), "iota": ("y_type",),
     "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),

@@ -10,7 +10,8 @@ __all__ = [
     "BLOCK_TILES", "BYTE_TILES", "CONVOLUTION_TILES", "DEPTH_TILES", "FEW_CODED_COLUMNS",
     "FEW_CODED_ROWS", "FEW_KEYS", "FEW_PIXEL_TILES", "FEW_TILES", "GATED_TILES", "H100_SMS",
     "LANE_WINDOWS", "LARGE_WINDOW", "LEAST_MANY", "LEAST_MLP_ROWS", "LEAST_SIDE", "LONG_ROWS",
-    "MANY_PIXELS", "MANY_ROWS", "MANY_SHARED", "MEASURED_BYTES", "MLP_TILES", "MOST_FEW",
+    "LOW_RANK_TILES", "MANY_PIXELS", "MANY_ROWS", "MANY_SHARED", "MEASURED_BYTES", "MLP_TILES",
+    "MOST_FEW",
     "MOST_PROJECTION_CLUSTERS", "ONE_CODED_ROW", "ONE_ROW_TILES", "PROMOTED_TILE", "SHARED_W",
     "SHARED_X", "SPLIT_TILES", "SQUARE_WINDOW", "STRIDED_LANES", "TF32_TILES",
     "TYPICAL_FEW", "WARPGROUP_TILES", "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile",
@@ -45,6 +46,12 @@ GATED_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0, 0), (128, 192, 5, 0, 0), (128, 128, 6, 1, 0), (128, 128, 6, 0, 0),
 )  # fmt: skip
 """Tiles of a gate and the matmul that it multiplies, half of the columns each."""
+LOW_RANK_TILES: tuple[tuple[int, int, int], ...] = (
+    (192, 64, 6), (128, 64, 10), (192, 128, 6), (128, 128, 6),
+)  # fmt: skip
+"""Tiles of two matmuls by factors of a matrix: columns of a tile, those of the first product that
+a block of two computes, and stages.
+"""
 TF32_TILES = tuple(tile for tile in CONVOLUTION_TILES if not tile[3])
 """Tiles of a matmul of tf32 numbers.  None alternate: float32 epilogues need the registers."""
 SPLIT_TILES: tuple[WarpgroupTile, ...] = ((128, 128, 4, 0, 0), (128, 64, 6, 0, 0))
@@ -338,14 +345,15 @@ def choose_warpgroup_tiles(
     return [(min(times[i], key=lambda tile: times[i][tile]), heights[i]) for i in starts[::-1]]
 
 
-def warpgroup_cycles(rows: int, columns: int, depth: int, steps: int = 0, reads: int = 0) -> float:
+def warpgroup_cycles(
+    rows: int, columns: int, depth: int, steps: int = 0, reads: int = 0,
+    tiles: Sequence[WarpgroupTile] = WARPGROUP_TILES,
+) -> float:  # fmt: skip
     """Return the modelled cycles of a dense matmul in 16 bits by the best warpgroup kernel.
 
     Arguments are those of :func:`choose_warpgroup_tiles`; infinity if other kernels are better.
     """
-    found = choose_warpgroup_tiles(
-        1, rows, columns, depth, WARPGROUP_TILES, steps=steps, reads=reads
-    )
+    found = choose_warpgroup_tiles(1, rows, columns, depth, tiles, steps=steps, reads=reads)
     return min((_cycles(t, 1, rows, columns, depth, steps, reads) for t, _ in found), default=inf)
 
 

@@ -21,6 +21,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     GATED_TILES,
     LANE_WINDOWS,
     LARGE_WINDOW,
+    LOW_RANK_TILES,
     MLP_TILES,
     ONE_CODED_ROW,
     ONE_ROW_TILES,
@@ -150,6 +151,13 @@ def _gated(dtype: str, tile: WarpgroupTile) -> Variant:
     own = _wgmma(dtype, *tile)
     return replace(own, op="gated_gemm", template="gemm_gated_wgmma.cu.in",
                    params={**own.params, "gated": 1})  # fmt: skip
+
+
+def _low_rank(dtype: str, n: int, first: int, stages: int) -> Variant:
+    """Two matmuls by factors, 64 rows and n columns at a time, ``first`` of the first one."""
+    own, tile = _wgmma(dtype, 64, n, stages, 1), f"64x{n}x{first}x{stages}"
+    return replace(own, op="low_rank_gemm", template="gemm_low_rank_wgmma.cu.in", tile=tile,
+                   params={**own.params, "first": first})  # fmt: skip
 
 
 def _two_of_four(dtype: str, m: int, n: int, stages: int, wm: int, wn: int) -> Variant:
@@ -294,6 +302,7 @@ VARIANTS = (
     _gemm("bf16", 32, 64, 64, 4, 16, 32, 2),
     *(_wgmma(d, *tile) for d in ("f16", "bf16") for tile in (*WARPGROUP_TILES, *DEPTH_TILES)),
     *(_gated(d, tile) for d in ("f16", "bf16") for tile in GATED_TILES),
+    *(_low_rank(d, *tile) for d in ("f16", "bf16") for tile in LOW_RANK_TILES),
     *(_wgmma("tf32", *tile, depth=32) for tile in TF32_TILES),
     *(_wgmma("tf32x3", *tile, depth=32) for tile in SPLIT_TILES),
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),

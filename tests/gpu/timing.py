@@ -2,6 +2,9 @@
 
 Words on the command line select the rows whose names contain all of them.
 
+A tile ``chosen`` stands for the kernels that are chosen for a call: one launch for each of the
+calls that it stands for.
+
 A time is the median over replays of a CUDA graph of 20 launches that cycle through sets of buffers
 larger in total than the GPU's L2; encoders' layers find their operands there.  torch runs in CUDA
 graphs of its own, on equal shapes and types, in the same process.
@@ -24,24 +27,28 @@ from tests.gpu import (
     timing_caches,
     timing_images,
     timing_lines,
+    timing_low_rank,
     timing_matmuls,
     timing_others,
 )
 from tests.gpu.device import Device, Loaded, checked
-from tests.gpu.timing_row import FAR, Row, Work
+from tests.gpu.timing_row import CHOSEN, FAR, Row, Work
 from tests.kernels.gpu.machine import Memory
+from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.composed_kernels import COMPOSED
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
+from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
 from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.nvrtc import Built, compile_sources
-from tracea_graph.kernels.gpu.variants import find
+from tracea_graph.kernels.gpu.variants import Variant, find
 from tracea_graph.kernels.program import Call
 
 LINE = 64
 """Elements of 128 bytes, where views start: so do the buffers of a program."""
 ROWS = (
     *timing_attention.ROWS, *timing_others.ROWS, *timing_matmuls.ROWS, *timing_images.ROWS,
-    *timing_caches.ROWS, *timing_lines.ROWS,
+    *timing_caches.ROWS, *timing_lines.ROWS, *timing_low_rank.ROWS,
 )  # fmt: skip
 
 
@@ -74,24 +81,49 @@ def prepared(row: Row) -> Prepared:
     return Prepared(row, row.make(memory, _Repeats())[0], memory)
 
 
-def built(device: Device, rows: Sequence[Prepared]) -> dict[tuple[str, str], Built]:
+def launched(call: Call, tile: str, target: Target) -> list[tuple[Call, Variant]]:
+    """Return what is launched for a call by a tile: the call, or those that it stands for."""
+    if tile != CHOSEN:
+        return [(call, find(call, target.architecture, tile))]
+    parts = next((a.words for a in CALLS.of(call).attributes if a.name == "part"), None)
+    calls = [COMPOSED[call.op].part_of(call.having(part=part)) for part in parts or ()] or [call]
+    found = list[tuple[Call, Variant]]()
+    for one in calls:
+        able = (v for v, when in variants_of(one) if isinstance(when, int) and when > 0
+                and v.refusal(target.architecture) is None)  # fmt: skip
+        variant = next(able)
+        found.append((for_variant(one, variant), variant))
+    return found
+
+
+def built(device: Device, rows: Sequence[Prepared]) -> dict[tuple[str, str], list[Built]]:
     """Compile the kernels of all rows at once, by row and tile."""
-    target, found = Target(CUDA, device.architecture), dict[tuple[str, str], KernelSource]()
+    target, found = Target(CUDA, device.architecture), dict[tuple[str, str], list[KernelSource]]()
     for own in rows:
         for tile in own.row.tiles:
-            variant = find(own.call, target.architecture, tile)
-            found[own.row.name, tile] = emit_kernel(own.call, variant, target)
-    made = compile_sources(list(found.values()), [target.architecture.name])
-    return dict(zip(found, made, strict=True))
+            found[own.row.name, tile] = [emit_kernel(*one, target)
+                                         for one in launched(own.call, tile, target)]  # fmt: skip
+    sources = [source for each in found.values() for source in each]
+    made = iter(compile_sources(sources, [target.architecture.name]))
+    return {key: [next(made) for _ in each] for key, each in found.items()}
 
 
-def ours(device: Device, own: Prepared, tile: str, kernel: Built) -> tuple[float, int]:
+def ours(device: Device, own: Prepared, tile: str, kernels: Sequence[Built]) -> tuple[float, int]:
     """Return the time of a call in µs, and the bytes that it moves."""
-    target, call, memory = Target(CUDA, device.architecture), own.call, own.memory
-    launch = launch_of(call, find(call, target.architecture, tile), target)
+    target, memory = Target(CUDA, device.architecture), own.memory
+    launches = [launch_of(*one, target) for one in launched(own.call, tile, target)]
+    loaded = list(zip(map(Loaded, kernels), launches, strict=True))
     size = sum(b.nbytes for b in memory.buffers)
     sets = [[device.put(b) for b in memory.buffers] for _ in range(1 + own.row.far // size)]
-    time = device.microseconds(Loaded(kernel), launch, sets)
+
+    def work(places: Sequence[Any]) -> Callable[[Any], None]:
+        def launch(stream: Any) -> None:
+            for kernel, one in loaded:
+                device.launch(kernel, one, places, stream)
+
+        return launch
+
+    time = device.replayed([work(places) for places in sets])
     for places in sets:
         device.free(places)
     return time, own.row.moved or size
@@ -160,15 +192,15 @@ def main() -> None:
         if torch and row.whole:
             say(f"{row.name:40s} torch, whole  {torchs(torch, row, row.whole)():9.1f} us\n")
         for tile in row.tiles:
-            kernel = kernels[row.name, tile]
+            own_kernels = kernels[row.name, tile]
             # a card that heats up is slower: torch's time is measured before and after
             before = peer() if peer else 0.0
-            time, size = ours(device, own, tile, kernel)
+            time, size = ours(device, own, tile, own_kernels)
             theirs = (before + peer()) / 2 if peer else 0.0
             rate = f"{row.flops / time / 1e6:7.1f} TFLOP/s" if row.flops else (
                 f"{size / time / 1e3:7.0f} GB/s, {copied(device, size) / time:.2f} of a copy"
             )  # fmt: skip
-            spilled = kernel.facts.stack if kernel.facts else 0
+            spilled = sum(kernel.facts.stack for kernel in own_kernels if kernel.facts)
             say(f"{row.name:40s} {tile:14s} {time:9.1f} us {rate}"
                 f"{f' {spilled} bytes of local memory' if spilled else ''}")  # fmt: skip
             say(f"  torch {theirs:9.1f} us ({theirs / time:.2f}x)\n" if torch else "\n")

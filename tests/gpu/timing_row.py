@@ -10,10 +10,23 @@ from tests.kernels.gpu.cases import Maker
 from tracea_graph.ir import DType
 from tracea_graph.ops.chain import Chain, Step
 
-__all__ = ["BYTE_GROUPS", "FAR", "GELU", "RESIDUAL", "Row", "Work", "finished", "product"]
+__all__ = [
+    "BYTE_GROUPS",
+    "CHOSEN",
+    "FAR",
+    "GELU",
+    "RESIDUAL",
+    "Row",
+    "Work",
+    "finished",
+    "product",
+]
 
 FAR = 200 << 20
 """Total size in bytes of all sets of buffers, larger than L2."""
+CHOSEN = "chosen"
+"""In place of a tile: the kernels that are chosen, where a call stands for several a launch each.
+"""
 BYTE_GROUPS = ("128x256x128x4x1", "128x192x128x5x1", "128x128x128x6x1", "128x64x128x8x1")
 """Tiles of single blocks for 8-bit numbers."""
 Work = Callable[[Any], tuple[Callable[..., Any], list[Any]]]

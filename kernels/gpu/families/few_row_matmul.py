@@ -18,7 +18,7 @@ from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES, chain_of, views_by_operand
-from tracea_graph.kernels.gpu.families.warpgroup_matmul import Vector
+from tracea_graph.kernels.gpu.families.warpgroup_tile import Vector
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
     Argument,

@@ -26,6 +26,7 @@ from tracea_graph.kernels.gpu.families import (
 from tracea_graph.kernels.gpu.families.level_tables import LevelTable, split_at_levels
 from tracea_graph.kernels.gpu.families.lifted_literals import Lifted, lifted
 from tracea_graph.kernels.gpu.families.merged_roundings import LEVELS
+from tracea_graph.kernels.gpu.families.warpgroup_tile import Tile
 from tracea_graph.kernels.gpu.launch import Argument, Launch, f32, i32, pointer
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
 from tracea_graph.kernels.gpu.tile_choice import PROMOTED_TILE
@@ -214,7 +215,7 @@ def table_of(call: Call) -> LevelTable | None:
     return split_at_levels(call.chain) if call.chain else None
 
 
-def layout_of(call: Call, variant: Variant) -> warpgroup_matmul.Tile:
+def layout_of(call: Call, variant: Variant) -> Tile:
     """Return the shared-memory layout of a call's operands."""
     return warpgroup_matmul.shared_layout(_product(call), variant)
 

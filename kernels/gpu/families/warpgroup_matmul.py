@@ -7,7 +7,7 @@ tiles.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -28,6 +28,7 @@ from tracea_graph.kernels.gpu.families.tensor_core_matmul import (
     chain_of,
     strides_of,
 )
+from tracea_graph.kernels.gpu.families.warpgroup_tile import ROWS, STRIP, WORD, Tile, Vector
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
     Argument,
@@ -40,30 +41,21 @@ from tracea_graph.kernels.gpu.launch import (
 )
 from tracea_graph.kernels.gpu.semantic.bank_conflicts import prove_free
 from tracea_graph.kernels.gpu.semantic.epilogue_exchanges import Exchange
-from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring, prove
+from tracea_graph.kernels.gpu.semantic.multistage_pipeline import prove
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
-from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import (
-    Instruction,
-    MatrixOperand,
-    prove_read,
-)
+from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import Instruction, prove_read
 from tracea_graph.kernels.gpu.tile_choice import SHARED_W, SHARED_X
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import FLOATS8, Chain
 
-__all__ = ["MOST_PARTS", "alternates_slowly", "epilogue_statements", "launch", "name",
-           "parameters", "refusal", "shared", "with_row_step"]  # fmt: skip
+__all__ = ["MOST_PARTS", "alternates_slowly", "epilogue_arguments", "epilogue_statements",
+           "launch", "map_refusal", "name", "parameters", "refusal", "shared", "sum_arguments",
+           "with_row_step"]  # fmt: skip
 
 _INTEGERS = ("u8", "i8")
 _TYPES = {**TYPES, "u8": DType.U8, "i8": DType.I8, **{t.short: t for t in FLOATS8}}
 """Element type of x by the variant's dtype; that of w is the same, or int8 if x has integers."""
-_ROWS = 64
-"""Number of rows that one instruction multiplies."""
-_WARPS = 8
-"""Number of warps that multiply."""
-_STRIP = 16 * 128
-"""Bytes of shared memory through which a warp exchanges a tensor of the epilogue."""
 _BAND = 8
 """Number of tiles of a column that are computed before those of the next column."""
 _PRODUCER, _CONSUMER = 24, 240
@@ -71,126 +63,20 @@ _PARTING, _SPLITTING = 40, 232
 """Registers of a thread that copies, and of one that multiplies; and those of kernels in which
 float32 numbers become sums of two tf32 numbers.
 """
-_MOST_SUMS = 128
-"""Maximum sums of a thread that leave registers for the addresses of an epilogue."""
 _ADDRESSES = {False: 72, True: 93}
 """Registers of a thread for all but sums and prefetched operands, by ``pingpong``."""
 _FOR_ZERO = 24
 """Registers of a thread for the correction of a zero point."""
 _FOR_INTEGERS = 24
 """Registers of a thread for an epilogue of integers that reads a matrix."""
-_FOR_FLOATS = 24
-"""Registers of a thread for an epilogue that reads and stores float32 matrices."""
 _FOR_PAIR = 8
 """Registers of a thread for what blocks that share an operand need besides."""
+_FOR_FIRST = 24
+"""Registers of a thread for what a product in front of the tile's needs besides."""
 _MOST_AXES = 5
 """Maximum number of axes of a tensor map."""
-_BARRIER, _WORD = 8, 4
 MOST_PARTS = 8
 """Maximum number of partial sums of a row of x that a thread adds up."""
-
-
-@dataclass(frozen=True)
-class Vector:
-    """An epilogue operand that varies along the columns only, staged in shared memory.
-
-    ``element`` is its type in global memory, ``held`` that in shared memory.
-    """
-
-    name: str
-    element: str
-    held: str
-    size: int
-    at: int
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Shared memory of a variant's tile: the ring, epilogue strips, vectors and barriers."""
-
-    m: int
-    n: int
-    stages: int
-    pingpong: bool
-    by_depth: bool
-    size: int = 2
-    split: bool = False
-    depths: int = 1
-    gated: bool = False
-
-    @property
-    def columns(self) -> int:
-        """Number of columns of the result that a block finishes.
-
-        They are some of those whose depth it shares with others, or half of those of two matrices.
-        """
-        return self.n // self.depths // (1 + self.gated)
-
-    @property
-    def received(self) -> int:
-        """Bytes of the sums that a block gets from those that share the depth with it."""
-        return (self.depths - 1) * self.m * self.columns * _WORD
-
-    @property
-    def stage_bytes(self) -> int:
-        """Bytes of a stage; what tf32 numbers of w leave of w takes as much room as w itself."""
-        return self.a.nbytes + self.b.nbytes * (1 + self.split)
-
-    @property
-    def barriers(self) -> int:
-        """Number of barriers of a stage."""
-        return 2 + self.split
-
-    @property
-    def all_barriers(self) -> int:
-        """Number of barriers, with one for the sums of other blocks."""
-        return self.barriers * self.stages + (self.depths > 1)
-
-    @property
-    def held(self) -> int:
-        """Registers of a thread for operands, the sums of a stage, or float32 results."""
-        if self.split:
-            return 32 + self.n // 2
-        return _FOR_FLOATS if self.size == _WORD else 0
-
-    @property
-    def depth(self) -> int:
-        """Number of elements along the depth that a stage holds: those of 128 bytes."""
-        return LINE // self.size
-
-    @property
-    def a(self) -> MatrixOperand:
-        return MatrixOperand(self.m, self.depth, True, self.size)
-
-    @property
-    def b(self) -> MatrixOperand:
-        return MatrixOperand(self.n, self.depth, self.by_depth, self.size)
-
-    @property
-    def ring(self) -> Ring:
-        return Ring(self.stages, BarrierMode.MBARRIER)
-
-    @property
-    def tall(self) -> int:
-        """Number of instructions along the rows that one warpgroup computes."""
-        return self.m // _ROWS // (1 if self.pingpong else 2)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether so many sums are held by a thread that few registers are left."""
-        return self.tall * self.n // 2 > _MOST_SUMS
-
-    @property
-    def strips_at(self) -> int:
-        return self.stages * self.stage_bytes + self.received
-
-    @property
-    def barriers_at(self) -> int:
-        return self.strips_at + _WARPS * _STRIP
-
-    @property
-    def vectors_at(self) -> int:
-        return self.barriers_at + -(-self.all_barriers * _BARRIER // 16) * 16
 
 
 @cache
@@ -200,7 +86,7 @@ def _proved(tile: Tile, exchanged: tuple[Exchange, ...]) -> Tile:
     Accesses to pairs of 4-byte elements are not checked: they have bank conflicts, but programs
     store no such elements between calls.
     """
-    prove_read(tile.a, _ROWS)
+    prove_read(tile.a, ROWS)
     prove_read(tile.b, tile.n)
     for one in exchanged:
         prove_free([a for a in one.accesses() if a.width != 8])
@@ -214,7 +100,7 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     size, by_depth = int(_TYPES[variant.dtype].size), call.attributes["layout"] == "nk"
     split = variant.dtype == "tf32x3"
     return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), by_depth, size, split,
-                p["depths"] or 1, bool(p["gated"]))  # fmt: skip
+                p["depths"] or 1, bool(p["gated"]), p.get("first", 0))  # fmt: skip
 
 
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -251,7 +137,7 @@ def _moments_at(call: Call, variant: Variant) -> int:
 def _vector_bytes(call: Call, variant: Variant) -> int:
     """Return the bytes of the staged operands of one warpgroup, and of its rows' moments."""
     tile = shared_layout(call, variant)
-    moments = tile.tall * _ROWS * 2 * _WORD if tensor_core_matmul.norm_of(call) != "none" else 0
+    moments = tile.tall * ROWS * 2 * WORD if tensor_core_matmul.norm_of(call) != "none" else 0
     return _moments_at(call, variant) - tile.vectors_at + moments
 
 
@@ -288,18 +174,14 @@ def _axes(view: View, batch: int) -> list[int]:
     return [axis for axis, step in enumerate(steps) if step != 0]
 
 
-def refusal(call: Call, variant: Variant) -> str:
-    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+def map_refusal(call: Call, variant: Variant) -> str:
+    """Return why tensor maps cannot copy a call's operands, or its rows not be summed; else ""."""
     named, batch = tensor_core_matmul.views_by_operand(call), len(batch_of(call))
     x, w, tile = named["x"], named["w"], shared_layout(call, variant)
     if why := _refusal_of_sums(call, variant):
         return why
     if x.strides[-1] != 1 or w.strides[-1] != 1:
         return "tensor maps need operands that are contiguous along their last axis"
-    taken = [v for v, kind in zip(named["inputs"], chain_of(call).operands[1:], strict=True)
-             if kind in ("full", "row")]  # fmt: skip
-    if any(v.strides[-1] != 1 for v in (*taken, *named["y"])):
-        return "the epilogue needs tensors that are contiguous along their last axis"
     step = MAP_ALIGN // tile.size
     for view in (x, w):
         fixed_ones = [s for s in (*view.strides[:-1], view.offset) if isinstance(s, int)]
@@ -307,8 +189,20 @@ def refusal(call: Call, variant: Variant) -> str:
             return f"tensor maps need row strides that are multiples of {MAP_ALIGN} bytes"
         if len(_axes(view, batch)) + 2 > _MOST_AXES:
             return f"tensor maps have at most {_MOST_AXES} axes"
+    return ""
+
+
+def refusal(call: Call, variant: Variant) -> str:
+    """Return why a variant cannot compute a call, or "" if it can at some sizes."""
+    named, tile = tensor_core_matmul.views_by_operand(call), shared_layout(call, variant)
+    if why := map_refusal(call, variant):
+        return why
+    taken = [v for v, kind in zip(named["inputs"], chain_of(call).operands[1:], strict=True)
+             if kind in ("full", "row")]  # fmt: skip
+    if any(v.strides[-1] != 1 for v in (*taken, *named["y"])):
+        return "the epilogue needs tensors that are contiguous along their last axis"
     if any(
-        int(t.size) > _WORD for t in (*chain_of(call).operand_types, *chain_of(call).result_types)
+        int(t.size) > WORD for t in (*chain_of(call).operand_types, *chain_of(call).result_types)
     ):
         return "the epilogue has elements of more than 4 bytes"
     if tile.crowded and "full" in chain_of(call).operands[1:]:
@@ -346,7 +240,7 @@ def _in_windows(call: Call) -> bool:
     if more or "full" in chain.operands[1:]:
         return False
     size, step = int(chain.result_types[0].size), y.strides[-2]
-    unknown = size == _WORD and not isinstance(step, int)
+    unknown = size == WORD and not isinstance(step, int)
     return size > 1 and (_uneven(y, chain.result_types[0]) or unknown)
 
 
@@ -417,6 +311,7 @@ def exchanges(call: Call, variant: Variant) -> tuple[list[Exchange], list[Exchan
     held += _FOR_ZERO * has_zero_point(call)
     held += _FOR_INTEGERS * (variant.dtype in _INTEGERS)
     held += _FOR_PAIR * bool(variant.params["pair"])
+    held += _FOR_FIRST * (tile.first > 0)
     held += tile.tall * tile.n // 2 * bool(variant.params.get("promoted"))
     free = (_CONSUMER - _ADDRESSES[tile.pingpong] - held) // 4
     strips = tile.tall * tile.columns // wide
@@ -467,7 +362,7 @@ def parameters(
         "own_n": tile.columns,
         "received_at": tile.stages * tile.stage_bytes,
         "received_bytes": tile.received,
-        "strip_bytes": _STRIP,
+        "strip_bytes": STRIP,
         "shifted": _in_windows(call) and not tile.crowded,
         "counted": _counted(call),
         "narrow": [x for x in epilogue["tensors"] if x.operand and x.name in _narrow(chain)],
@@ -476,7 +371,7 @@ def parameters(
         "b": tile.b,
         "ring": tile.ring,
         "tall": tile.tall,
-        "kind": "tf32" if tile.size == _WORD else chain_parameters.ELEMENTS[_TYPES[variant.dtype]],
+        "kind": "tf32" if tile.size == WORD else chain_parameters.ELEMENTS[_TYPES[variant.dtype]],
         "halved": {0: "", SHARED_X: "x", SHARED_W: "w"}[variant.params["pair"]],
         "integers": variant.dtype in _INTEGERS,
         "promoted": bool(variant.params.get("promoted")),
@@ -557,6 +452,23 @@ def launch(call: Call, variant: Variant, symbol: str, zero: Sequence[Argument] =
     return launch_over(call, variant, symbol, maps, x.dims[-1], [], zero)
 
 
+def epilogue_arguments(call: Call) -> list[Argument]:
+    """Return the arguments of a bias, of the matrices that an epilogue reads, and of results."""
+    named, chain, made = tensor_core_matmul.views_by_operand(call), chain_of(call), []
+    if named["bias"] is not None:
+        made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
+    types = (*chain.operand_types[1:], *chain.result_types)
+    for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
+        made += [pointer(view, dtype), *map(i32, strides_of(view, len(batch_of(call)))[:-1])]
+    return made
+
+
+def sum_arguments(call: Call) -> list[Argument]:
+    """Return the arguments of sums of rows: those of x that it reads, those that it writes."""
+    return [one for sums in row_sum_views(call) if sums is not None
+            for one in (pointer(sums, DType.F32), i32(sums.dims[1]))]  # fmt: skip
+
+
 def launch_over(
     call: Call,
     variant: Variant,
@@ -572,16 +484,9 @@ def launch_over(
     convolutions.  ``more`` are arguments that only some kernels take, ``zero`` those of a zero
     point of x.
     """
-    named, chain, batch = tensor_core_matmul.views_by_operand(call), chain_of(call), batch_of(call)
-    tile, made = shared_layout(call, variant), list(maps)
-    if named["bias"] is not None:
-        made += [pointer(named["bias"], DType.F32), i32(named["bias"].strides[-1])]
-    types = (*chain.operand_types[1:], *chain.result_types)
-    for view, dtype in zip((*named["inputs"], *named["y"]), types, strict=True):
-        made += [pointer(view, dtype), *map(i32, strides_of(view, len(batch))[:-1])]
-    made += [*tensor_core_matmul.norm_arguments(call), *zero]
-    made += [one for sums in row_sum_views(call) if sums is not None
-             for one in (pointer(sums, DType.F32), i32(sums.dims[1]))]  # fmt: skip
+    named, batch = tensor_core_matmul.views_by_operand(call), batch_of(call)
+    tile, made = shared_layout(call, variant), [*maps, *epilogue_arguments(call)]
+    made += [*tensor_core_matmul.norm_arguments(call), *zero, *sum_arguments(call)]
     made += [divisor(dim) for dim in batch[1:]]
     rows, cols = named["y"][0].dims[-2:]
     pair = variant.params["pair"]

@@ -51,6 +51,7 @@ from tracea_graph.kernels.gpu.lowering.indexed_slices import (
 from tracea_graph.kernels.gpu.lowering.integer_convolutions import lower_conv_integer
 from tracea_graph.kernels.gpu.lowering.integers import lower_dynamic_quantize
 from tracea_graph.kernels.gpu.lowering.layout_copies import lower_move
+from tracea_graph.kernels.gpu.lowering.low_rank_pairs import fold_low_rank_pairs
 from tracea_graph.kernels.gpu.lowering.matmul_ops import lower_gemm, lower_matmul
 from tracea_graph.kernels.gpu.lowering.merged_projections import (
     lower_projections,
@@ -177,6 +178,7 @@ def _written(
     fold_squeeze_excite(w)
     fold_mlps(w)
     fold_gates(w)
+    fold_low_rank_pairs(w)
     fold_attention_projections(w)
     fold_quantized_attentions(w)
     group_integer_matmuls(w)

@@ -30,13 +30,15 @@ class Instruction:
     """A ``wgmma`` on ``n`` columns of b; operand a is in registers or in shared memory.
 
     ``by_depth`` tells whether b is contiguous along the depth.  A ``sparse`` one is twice as deep;
-    a, in shared memory, has two of every four numbers.
+    a, in shared memory, has two of every four numbers.  ``name`` is that of the function: equal
+    sums by matrices of different order need two.
     """
 
     n: int
     registers: bool
     by_depth: bool
     sparse: bool = False
+    name: str = "multiply_group"
 
 
 @dataclass(frozen=True)

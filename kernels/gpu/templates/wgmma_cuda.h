@@ -97,6 +97,11 @@ DEV void sync_cluster() {  // call after show_barriers
   asm volatile(
       "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// Ends a block that others of the cluster arrive at, or copy from: what it did there is done.
+DEV void leave_cluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 // Arrives at the same barrier of a block of the cluster.
 DEV void arrive_at_rank(u64* b, i32 rank) {
   asm volatile(
@@ -113,6 +118,16 @@ DEV void send(void* to, u64* barrier, i32 rank, float a, float b, float c, float
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [at], {%3, %4, %5, %6}, "
       "[counts];\n}" ::"r"(shared_address(to)),
       "r"(shared_address(barrier)), "r"(rank), "f"(a), "f"(b), "f"(c), "f"(d)
+      : "memory");
+}
+// Copies bytes to the same place in another block, when products can see them; its mbarrier counts them.
+DEV void copy_to_rank(void* at, i32 bytes, u64* barrier, i32 rank) {
+  asm volatile(
+      "{\n.reg .b32 to, counts;\nmapa.shared::cluster.u32 to, %0, %3;\n"
+      "mapa.shared::cluster.u32 counts, %2, %3;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %1, "
+      "[counts];\n}" ::"r"(shared_address(at)),
+      "r"(bytes), "r"(shared_address(barrier)), "r"(rank)
       : "memory");
 }
 DEV void wait_sent(u64* b, i32 parity) {
@@ -179,7 +194,7 @@ DEV void multiply_sparse_group(float (&d)[${sums}], u64 a, u64 b, u32 positions,
 //% set sums = one.n // 2
 //% set first = sums + (4 if one.registers else 1)
 // d = a b, or d + a b, with 64 rows of a${" in registers" if one.registers} and ${one.n} columns of b.
-DEV void multiply_group(${"i32" if integers else "float"} (&d)[${sums}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
+DEV void ${one.name}(${"i32" if integers else "float"} (&d)[${sums}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %${first + 1}, 0;\n"
       //% if kind in floats8

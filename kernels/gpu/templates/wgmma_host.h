@@ -188,6 +188,7 @@ DEV void load_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at
 // ---- clusters and distributed shared memory
 DEV i32 cluster_rank() { return machine.rank(); }
 DEV void sync_cluster() { machine.meet_block(true); }
+DEV void leave_cluster() { machine.meet_block(true); }
 DEV void arrive_at_rank(u64* at, i32 rank) { arrive_at((u64*)in_block(rank, at)); }
 // Stores four floats at the same offset in another block; its mbarrier counts the bytes.
 DEV void send(void* to, u64* barrier, i32 rank, float a, float b, float c, float d) {
@@ -196,6 +197,11 @@ DEV void send(void* to, u64* barrier, i32 rank, float a, float b, float c, float
   if ((uintptr_t)to % 16) machine.fail("sends to an address that is no multiple of 16", machine.current);
   memcpy(one.value.data(), four, 16);
   groups.boxes.push_back(std::move(one));
+}
+// Copies bytes to the same place in another block, when products can see them; its mbarrier counts them.
+DEV void copy_to_rank(void* at, i32 bytes, u64* barrier, i32 rank) {
+  if (((uintptr_t)at | bytes) % 16) machine.fail("copies to a block what is no multiple of 16", machine.current);
+  load_bytes(in_block(rank, at), (u64*)in_block(rank, barrier), std::vector<u8>((u8*)at, (u8*)at + bytes));
 }
 DEV void wait_sent(u64* at, i32 which) { wait_phase(at, which); }
 
@@ -260,7 +266,7 @@ DEV void multiply_sparse_group(float (&d)[${one.n // 2}], u64 a, u64 b, u32 posi
 }
 //% endfor
 //% for one in instructions if not one.sparse
-DEV void multiply_group(${"i32" if integers else "float"} (&d)[${one.n // 2}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
+DEV void ${one.name}(${"i32" if integers else "float"} (&d)[${one.n // 2}], ${"const u32 (&a)[4]" if one.registers else "u64 a"}, u64 b, i32 more) {
   //% if one.registers
   add_product({d, 0, b, {a[0], a[1], a[2], a[3]}, more, ${one.n}, true, ${"true" if one.by_depth else "false"}});
   //% else

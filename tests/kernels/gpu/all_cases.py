@@ -19,6 +19,7 @@ from tests.kernels.gpu import (
     indexed_cases,
     integer_cases,
     line_cases,
+    low_rank_cases,
     mlp_cases,
     nbits_cases,
     projection_cases,
@@ -504,6 +505,6 @@ CASES = (
     *cases.CASES, *_attention(), *_lookups(), *_convolutions(), *_few(), *_depths(), *_sums(),
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
     *sparse_cases.CASES, *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES,
-    *gated_cases.CASES, *quantized_cases.CASES, *line_cases.CASES, *float8_cases.CASES,
-    *window_cases.CASES, *expansion_cases.CASES, *grouped_cases.CASES,
+    *gated_cases.CASES, *low_rank_cases.CASES, *quantized_cases.CASES, *line_cases.CASES,
+    *float8_cases.CASES, *window_cases.CASES, *expansion_cases.CASES, *grouped_cases.CASES,
 )  # fmt: skip

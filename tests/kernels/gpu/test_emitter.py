@@ -35,7 +35,8 @@ SYMBOL = re.compile(r"tracea_[a-z0-9]+_[a-z0-9]+(_[a-z0-9]+)*__sm_[0-9]+a?")
 FEW = ("gated f16 (3, 64)", "f16 late", "attention bottom 20")
 MORE = ("chosen (4, 33)", "layer bf16 (5, 768)", "bf16 layer", "turn f16", "conv 3x3",
         "depthwise 3x3", "tf32x3 kn 1 1 1", "f32 nk 1 1 1", "rows window", "embedding",
-        "take", "depths few steps", "gate halves", "slices f32", "order", "updates add f16",
+        "take", "depths few steps", "gate halves", "low rank 128", "slices f32", "order",
+        "updates add f16",
         "arg 300", "ramp",
         "elements add f16", "integers Mod i64",
         "running sum exclusive f16", "samples cubic reflection f16",
