@@ -26,7 +26,7 @@ from tracea_graph.ops.norm import Norm, NormParams
 from tracea_graph.ops.weight_layouts import WeightLayout
 from tracea_graph.policy import CostModel, Machine
 from tracea_graph.policy.cost_coefficients import Coefficients, packaged_coefficients
-from tracea_graph.policy.ort_cost import vector_instructions
+from tracea_graph.policy.ort_cost import ort_cost, vector_instructions
 from tracea_graph.ttg import Region, TileGraph
 
 MACHINE = Machine(
@@ -363,3 +363,15 @@ def test_what_values_are_called_changes_no_bit_of_a_prediction() -> None:
         return cost(TileGraph.of_nodes([node], [*reads], ["y"], {}, specs))
 
     assert len({of(f"value_{i}_") for i in range(20)}) == 1
+
+
+@pytest.mark.parametrize(
+    "op",
+    ["Conv", "ConvInteger", "ConvTranspose", "MatMul", "MatMulInteger", "QLinearMatMul",
+     "com.microsoft::MatMulNBits", "Softmax", "Attention"],
+)  # fmt: skip
+@pytest.mark.parametrize("result", [(), (1.0, 8.0, 4.0, 4.0)])
+def test_operands_of_unknown_rank_have_a_cost(op: str, result: tuple[float, ...]) -> None:
+    """As those of damaged models, or of operators of other domains."""
+    cost = ort_cost(packaged_coefficients(), op, {"group": 2}, [(), (), ()], result)
+    assert cost.product >= 0 and cost.vector >= 0

@@ -51,12 +51,15 @@ def ort_cost(
     operands: Sequence[Dims],
     result: Dims,
 ) -> OpCost:
-    """Return the cost of one run of an operator of ONNX Runtime."""
+    """Return the cost of one run of an operator of ONNX Runtime.
+
+    Dims of an operand of unknown rank are empty.
+    """
     if op in SHAPE_ONLY:
         return OpCost()
     if op == "Conv":
         taps = prod(operands[1][1:])
-        depthwise = operands[1][1] == 1 and attrs.get("group", 1) > 1
+        depthwise = [*operands[1][1:2]] == [1] and attrs.get("group", 1) > 1
         share = fit.shares["depthwise product"] if depthwise else fit.shares["product"]
         return OpCost(2.0 * prod(result) * taps / share, one_pass=True)
     if op == "ConvTranspose":
@@ -64,13 +67,13 @@ def ort_cost(
     if op == "ConvInteger":
         return OpCost(2.0 * prod(result) * prod(operands[1][1:]) / _CONV_INTEGER)
     if op in _OF_INTEGERS:
-        return OpCost(2.0 * prod(result) * operands[0][-1] / fit.shares["product int8"])
+        return OpCost(2.0 * prod(result) * _depth(operands) / fit.shares["product int8"])
     if op == "com.microsoft::MatMulNBits":
         rounded = attrs.get("accuracy_level", 0) == _ROUNDED_LEVEL
         share = fit.shares["product nbits int8" if rounded else "product nbits"]
-        return OpCost(2.0 * prod(result) * operands[0][-1] / share)
+        return OpCost(2.0 * prod(result) * _depth(operands) / share)
     if op in ("MatMul", "Gemm"):
-        depth, columns = (dims[-1] if dims else 1.0 for dims in (operands[0], result))
+        depth, columns = _depth(operands), result[-1] if result else 1.0
         rows = prod(result) / max(1.0, columns)
         share = fit.shares["product"] if rows >= _MANY_ROWS else fit.shares["flat product"]
         return OpCost(2.0 * prod(result) * depth / share, one_pass=True)
@@ -81,6 +84,11 @@ def ort_cost(
     if op in _PAST and len(operands[0]) in (3, 4):
         return _one_attention(fit, op, attrs, operands)
     return OpCost(vector=vector_instructions(fit, op.rpartition("::")[2], attrs, operands, result))
+
+
+def _depth(operands: Sequence[Dims]) -> float:
+    """Columns of a product's left operand, of which the rank may be unknown."""
+    return operands[0][-1] if operands[0] else 1.0
 
 
 def _one_attention(
