@@ -1116,7 +1116,7 @@ RARE = (
 )  # fmt: skip
 RARE_TILES = (
     "u8 wgmma 300 264 400 128x128x128x6x1", "u8 wgmma rounded 128x192x128x5x1w",
-    "u8 wgmma rounded 128x96x128x7x1", "float8 wgmma 300 264 400 128x128x128x6x1",
+    "float8 wgmma 300 264 400 128x128x128x6x1",
     "float8 promoted 300 264 144 128x192x128x5x1", "depths layer 128x128x64x4x1d4",
     "wgmma pairs 64x192x64x6x2x", "flash 64 128x128x2", "wg two of four bf16 192x128x64x5x1",
     "few 70 136 192 64x24x1", "few layer 64x48x2", "few layer 64x64x4",
