@@ -88,7 +88,7 @@ def fold_concatenations(w: GpuProgramWriter) -> None:
     """Replace copies into concatenations by results that are stored there."""
     uses = BufferUses(w.calls)
     for whole in list(uses.writers):
-        parts = [_part_of(call) for call in uses.writers[whole]]
+        parts = [_part_of(call) for call in uses.writers.get(whole, [])]
         known = sorted((p for p in parts if p is not None), key=lambda p: p.at)
         if whole.kind != "temp" or len(known) < len(parts) or not _apart(known):
             continue
