@@ -116,16 +116,16 @@ def ours(device: Device, own: Prepared, tile: str, kernels: Sequence[Built]) -> 
     size = sum(b.nbytes for b in memory.buffers)
     sets = [[device.put(b) for b in memory.buffers] for _ in range(1 + own.row.far // size)]
 
-    def work(places: Sequence[Any]) -> Callable[[Any], None]:
+    def work(buffers: Sequence[Any]) -> Callable[[Any], None]:
         def launch(stream: Any) -> None:
             for kernel, one in loaded:
-                device.launch(kernel, one, places, stream)
+                device.launch(kernel, one, buffers, stream)
 
         return launch
 
-    time = device.replayed([work(places) for places in sets])
-    for places in sets:
-        device.free(places)
+    time = device.replayed([work(buffers) for buffers in sets])
+    for buffers in sets:
+        device.free(buffers)
     return time, own.row.moved or size
 
 

@@ -14,7 +14,7 @@ from tracea_graph.ir import DType, Extent, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.architecture import Architecture
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
-from tracea_graph.kernels.gpu.kernel_selection import for_variant, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import for_variant, launches_for, variants_of
 from tracea_graph.kernels.gpu.lowering.byte_results import round_where_computed
 from tracea_graph.kernels.gpu.lowering.concat_folding import fold_concatenations
 from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
@@ -28,7 +28,7 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Buffer, Call, Program
 from tracea_graph.ops import OpParams
 
-__all__ = ["RunKernels", "program_of", "run_program"]
+__all__ = ["RunKernels", "launched_matmuls", "program_of", "run_program"]
 
 RunKernels = Callable[[Sequence[tuple[Call, Variant]], Memory], None]
 """Runs kernels one after another on the buffers of a memory."""
@@ -61,6 +61,24 @@ def program_of(
     group_integer_matmuls(w)
     fold_concatenations(w)
     return w.done({}, sizes)
+
+
+def launched_matmuls(
+    program: Program, sizes: Mapping[str, int], composed: str, architecture: Architecture
+) -> list[bool]:
+    """Return, for each matmul that has blocks at these sizes, whether its kernel is ``composed``.
+
+    ``composed`` is a word of the names of kernels that compute several calls.
+    """
+    found = list[bool]()
+    for call in program.calls:
+        able = [v.refusal(architecture) is None for v, _ in variants_of(call)]
+        launches = [one for one, _ in launches_for(call)]
+        launch = next(one for one, fits in zip(launches, able, strict=True)
+                      if fits and evaluate(one.when, sizes) > 0)  # fmt: skip
+        if "gemm" in call.op and all(launch.blocks(sizes)):
+            found.append(composed in launch.symbol)
+    return found
 
 
 def run_kernels_here(chosen: Sequence[tuple[Call, Variant]], memory: Memory) -> None:

@@ -9,12 +9,11 @@ import pytest
 
 from tests.graphs import Net, normal, optimized
 from tests.kernels.gpu.cases import TOLERANCE
-from tests.kernels.gpu.programs import run_program
+from tests.kernels.gpu.programs import launched_matmuls, run_program
 from tracea_graph import passes
-from tracea_graph.ir import DType, evaluate
+from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import GATE_PARTS
-from tracea_graph.kernels.gpu.kernel_selection import launches_for, variants_of
 from tracea_graph.kernels.gpu.lowering.lower import lower
 from tracea_graph.kernels.gpu.phases import phases
 from tracea_graph.kernels.gpu.plan_encoding import encode
@@ -54,15 +53,8 @@ def program(rows: int | str, fused: bool, more: str = "") -> Program:
 
 def launched(made: Program, sizes: dict[str, int], name: str = "sm_90a") -> list[str]:
     """The ops of matmuls that have blocks at these sizes, and of chains behind them."""
-    found, architecture = [], ARCHITECTURES[name]
-    for call in made.calls:
-        able = [v.refusal(architecture) is None for v, _ in variants_of(call)]
-        launches = [one for one, _ in launches_for(call)]
-        launch = next(one for one, fits in zip(launches, able, strict=True)
-                      if fits and evaluate(one.when, sizes) > 0)  # fmt: skip
-        if "gemm" in call.op and all(launch.blocks(sizes)):
-            found.append("gated" if "_wgmma_gated_" in launch.symbol else "gemm")
-    return found
+    own = launched_matmuls(made, sizes, "_wgmma_gated_", ARCHITECTURES[name])
+    return ["gated" if composed else "gemm" for composed in own]
 
 
 @pytest.mark.parametrize("fused", [False, True])

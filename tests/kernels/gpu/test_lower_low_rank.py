@@ -11,17 +11,16 @@ from tests.graphs import Net, normal, optimized
 from tests.kernels.gpu.cases import TOLERANCE
 from tests.kernels.gpu.low_rank_cases import pair
 from tests.kernels.gpu.machine import Memory
-from tests.kernels.gpu.programs import run_program
+from tests.kernels.gpu.programs import launched_matmuls, run_program
 from tests.kernels.gpu.test_emitter import NAMED, made
 from tests.kernels.gpu.test_warpgroups import HGMMA, HMMA
 from tracea_graph import passes
-from tracea_graph.ir import DType, evaluate
+from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import LOW_RANK_PARTS
 from tracea_graph.kernels.gpu.cubin import opcodes
 from tracea_graph.kernels.gpu.emitter import emit_kernel
 from tracea_graph.kernels.gpu.families import low_rank_matmul
-from tracea_graph.kernels.gpu.kernel_selection import launches_for, variants_of
 from tracea_graph.kernels.gpu.low_rank_choice import low_rank_choices
 from tracea_graph.kernels.gpu.lowering.lower import lower
 from tracea_graph.kernels.gpu.nvrtc import compile_sources
@@ -57,15 +56,8 @@ def program(rows: int | str, other: bool = False, rank: int = 96, columns: int =
 
 def launched(made: Program, sizes: dict[str, int], name: str = "sm_90a") -> list[str]:
     """The matmuls that have blocks at these sizes."""
-    found, architecture = [], ARCHITECTURES[name]
-    for call in made.calls:
-        able = [v.refusal(architecture) is None for v, _ in variants_of(call)]
-        launches = [one for one, _ in launches_for(call)]
-        launch = next(one for one, fits in zip(launches, able, strict=True)
-                      if fits and evaluate(one.when, sizes) > 0)  # fmt: skip
-        if "gemm" in call.op and all(launch.blocks(sizes)):
-            found.append("pair" if "_low_rank_" in launch.symbol else "gemm")
-    return found
+    own = launched_matmuls(made, sizes, "_low_rank_", ARCHITECTURES[name])
+    return ["pair" if composed else "gemm" for composed in own]
 
 
 def test_factors_are_one_launch() -> None:
