@@ -10,7 +10,7 @@ import pytest
 
 from tests.kernels.gpu.machine import Memory
 from tests.kernels.gpu.programs import program_of, run_program
-from tests.kernels.gpu.quantized_cases import attended, masked_scores, rounded_scores
+from tests.kernels.gpu.quantized_cases import CASES, attended, masked_scores, rounded_scores
 from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS, ROUNDED_PARTS
@@ -24,11 +24,14 @@ from tracea_graph.kernels.gpu.kernel_selection import (
     launches_for,
     variants_of,
 )
+from tracea_graph.kernels.gpu.kernel_source import KernelSource
 from tracea_graph.kernels.gpu.launch_order import launch_order
 from tracea_graph.kernels.gpu.library_build import sources_of
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
+from tracea_graph.kernels.gpu.nvrtc import compile_sources
 from tracea_graph.kernels.gpu.plan_encoding import encode
+from tracea_graph.kernels.gpu.variants import find
 from tracea_graph.kernels.program import Buffer, Call, LibraryContents, Program, View
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.elementwise import ElementwiseParams
@@ -169,6 +172,19 @@ def test_scores_take_few_steps() -> None:
     steps = text.partition("DEV void apply")[2].partition("y0 = ")[0].count("const vf v")
     assert steps == 5
     assert "round_even(v0)" in text.partition("DEV void apply")[2]
+
+
+@pytest.mark.compiler
+def test_masks_of_each_query_leave_registers() -> None:
+    """Libraries refuse kernels that keep numbers in local memory, and take three launches."""
+    target, sources = Target(CUDA, ARCHITECTURES["sm_90a"]), list[KernelSource]()
+    for case in (c for c in CASES if c.name.endswith((" i8", " steps"))):
+        call, _ = case.make(Memory(), np.random.default_rng(0))
+        sources += [
+            emit_kernel(call, find(call, target.architecture, t), target) for t in case.tiles
+        ]
+    found = compile_sources(sources, ["sm_90a"])
+    assert len(found) == 2 and [b.refused for b in found] == [None, None]
 
 
 def test_layers_share_a_kernel() -> None:
