@@ -49,6 +49,14 @@ class Window:
     after: tuple[Extent, Extent]
     steps: tuple[int, int]
 
+    def at(self, sizes: Mapping[str, int]) -> Window:
+        """Return the window of given sizes."""
+        before, after = (
+            (evaluate(side[0], sizes), evaluate(side[1], sizes))
+            for side in (self.before, self.after)
+        )
+        return Window(before, after, self.steps)
+
 
 @dataclass(frozen=True)
 class TensorMap:
@@ -111,13 +119,7 @@ class Argument:
         dims = tuple(evaluate(d, sizes) for d in view.dims[::-1])
         strides = tuple(evaluate(s, sizes) * size for s in view.strides[-2::-1])
         at = address(view.buffer) + evaluate(view.offset, sizes) * size
-        window = self.window
-        if window is not None:
-            before, after = (
-                (evaluate(side[0], sizes), evaluate(side[1], sizes))
-                for side in (window.before, window.after)
-            )
-            window = Window(before, after, window.steps)
+        window = self.window.at(sizes) if self.window else None
         return TensorMap(at, self.dtype, dims, strides, self.box[::-1], window, self.rounded)
 
     def words(

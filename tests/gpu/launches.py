@@ -194,19 +194,21 @@ def number_of(program: Program, buffer: Buffer) -> int:
 def _bound(launch: Launch, program: Program, sizes: dict[str, int]) -> Launch:
     """Evaluate a launch at given sizes."""
 
-    def settled(argument: Argument) -> Argument:
+    def evaluated(argument: Argument) -> Argument:
         value = argument.value
         if isinstance(value, View):
             at = Buffer("temp", number_of(program, value.buffer))
             dims, steps = (tuple(evaluate(e, sizes) for e in some)
                            for some in (value.dims, value.strides))  # fmt: skip
-            return replace(argument, value=View(at, dims, steps, evaluate(value.offset, sizes)))
+            settled = View(at, dims, steps, evaluate(value.offset, sizes))
+            window = argument.window.at(sizes) if argument.window else None
+            return replace(argument, value=settled, window=window)
         if argument.kind == "f32" or value is None or isinstance(value, float):
             return argument
         return replace(argument, value=evaluate(value, sizes))
 
     x, y, z = launch.blocks(sizes)
-    return replace(launch, grid=(x, y, z), arguments=tuple(map(settled, launch.arguments)))
+    return replace(launch, grid=(x, y, z), arguments=tuple(map(evaluated, launch.arguments)))
 
 
 def _shape(view: View, sizes: dict[str, int]) -> str:
