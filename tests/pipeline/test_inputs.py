@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.tiny import product
@@ -70,3 +71,21 @@ def test_a_metric_needs_something_to_measure(tmp_path: Path) -> None:
     options = Options(metric="m.py:f", keep="all")
     with pytest.raises(UsageError, match="--metric needs --low-rank, --prune or"):
         api.optimize(product(tmp_path / "m.onnx", K, K), options)
+
+
+def test_defaults_of_initializers_say_what_a_mask_hides(tmp_path: Path) -> None:
+    """The number that hides keys may be an input too: without a feed it is −10000."""
+    graph = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[2, 4, 4] x, bool[2, 1, 4] keep, float low) => (float[2, 4, 4] y)
+        <float low = {-10000.0}, float zero = {0.0}> {
+            hidden = Not (keep)
+            added = Where (hidden, low, zero)
+            scores = Add (x, added)
+            y = Softmax <axis = -1> (scores)
+        }"""
+    onnx.save(onnx.parser.parse_model(graph), tmp_path / "m.onnx")
+    found = gather_inputs(load(tmp_path / "m.onnx"), Options())
+    assert found.timing["fixed"].keys() == {"x", "keep"}
+    assert found.timing["fixed"]["keep"].all()
+    padded = found.verification["padded"]["keep"]
+    assert not padded.all() and padded.any(axis=-1).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from onnx import ModelProto, TypeProto
@@ -65,6 +66,20 @@ class Model:
     def unknown(self) -> frozenset[str]:
         """Overridable initializers that are read and whose type no kernel supports."""
         return frozenset(v for v in self.overridable if v not in self.guarded and self._is_read(v))
+
+    @cached_property
+    def with_defaults(self) -> TileGraph:
+        """``graph`` with overridable initializers as weights too, which hold their defaults.
+
+        Nobody feeds them in verification and timing, and they say what the inputs mean: whether
+        zeros or ones of a mask hide keys, or how long a table is.
+        """
+        known = {n: w for n, w in self.defaults.items() if n not in self.graph.weights}
+        if not known:
+            return self.graph
+        graph = self.graph.copy()
+        graph.weights.update(known)
+        return graph
 
     def _is_read(self, value: str) -> bool:
         return bool(self.graph.uses(value)) or self.graph.is_output(value)

@@ -37,7 +37,7 @@ def check_sizes(
             worker.open("sizes", model.runnable)
         except WorkerError:
             return
-        for binding in fallback_bindings(model.graph, model.inputs):
+        for binding in fallback_bindings(model.with_defaults, model.inputs):
             try:
                 worker.run("sizes", synthesized(model, binding, options.seed), limit=_SECONDS)
             except RejectedByRuntime:

@@ -109,7 +109,7 @@ def gather_inputs(model: Model, options: Options) -> ModelInputs:
     sets are all used to verify with; a few of them are timed, unless ``shapes`` say what to time.
     Raises UsageError for data or shapes that do not fit the model, or that are too large.
     """
-    graph, names = model.graph, model.inputs
+    graph, names = model.with_defaults, model.inputs
     timed, verified = choose_bindings(graph, options.shapes, names)
     if options.shapes and (huge := largest_oversized_value(graph, timed)):
         raise UsageError(f"{huge}; give smaller sizes with --shape")
@@ -171,7 +171,7 @@ def _spread(labels: Sequence[str], count: int) -> tuple[str, ...]:
 def synthesized(model: Model, binding: Binding, seed: int) -> Feed:
     """Return synthetic inputs of a model with the sizes of a binding."""
     containers = {n: c for n, c in model.containers.items() if n in model.inputs}
-    plain = synthesize_inputs(model.graph, binding, seed, model.inputs)
+    plain = synthesize_inputs(model.with_defaults, binding, seed, model.inputs)
     return {**plain, **synthesize_containers(containers, binding, seed)}
 
 
