@@ -153,6 +153,7 @@ _ALL = (
     _over("integer_step", structure="elements"),
     _over("chain", "elementwise", structure="elements"),
     _over("copy", structure="elements"),
+    _over("concat", structure="elements"),
     _over("round", structure="elements"),
     _over("iota", structure="elements"),
     _over("scaled_two_of_four", structure="elements"),

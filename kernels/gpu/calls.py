@@ -67,6 +67,7 @@ __all__ = [
     "GROUP_PARTS",
     "LOW_RANK_PARTS",
     "MLP_PARTS",
+    "MOST_CONCATENATED",
     "PROJECTION_PARTS",
     "REDUCTIONS",
     "ROUNDED_PARTS",
@@ -76,6 +77,8 @@ __all__ = [
 _STEP = 1 << 16
 """Upper bound of strides, dilations and pads."""
 MOST = 2**31 - 1
+MOST_CONCATENATED = 8
+"""Maximum number of parts of a concatenation in one launch."""
 CELLS = ("lstm", "gru", "gru_before")
 """Recurrent cells; ``gru_before`` resets the state before the last gate's product."""
 _LARGEST_CELL = 4096
@@ -523,6 +526,23 @@ def _copy(dtype: str) -> CallSchema:
     return CallSchema("copy", (_op("x", "...", "any"), _out("y", "...", "any")), dtype=dtype)
 
 
+def _concat(dtype: str) -> CallSchema:
+    """Schema of a dense y whose rows hold those of several x side by side; dtypes as of a copy.
+
+    ``place`` is the view of y in which the first x lies; its elements are not read.  What no x
+    covers becomes 0 if ``filled``; otherwise they cover all of y.
+    """
+    return CallSchema(
+        "concat",
+        (
+            _op("x", "*", "any", many="count"), _op("place", "*", "any", touched="none"),
+            _out("y", "*", "any"),
+        ),
+        (number("count", 1, MOST_CONCATENATED), flag("filled", False)),
+        dtype,
+    )  # fmt: skip
+
+
 CALLS = Calls(
     (
         _ELEMENTWISE,
@@ -555,7 +575,7 @@ CALLS = Calls(
         *map(_kv_append, DTYPES),
         *map(_kv_append_rotated, DTYPES[1:]),
         *map(_recurrent, DTYPES),
-        *map(_copy, ("b1", "b2", "b4", "b8")),
+        *(make(size) for make in (_copy, _concat) for size in ("b1", "b2", "b4", "b8")),
         _IOTA,
         _SAME,
     )

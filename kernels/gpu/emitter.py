@@ -25,6 +25,7 @@ from tracea_graph.kernels.gpu.families import (
     block_quantized_matmul,
     block_sparse_matmul,
     cached_attention,
+    concatenation,
     convolution,
     depthwise_and_pooling,
     depthwise_projection,
@@ -165,6 +166,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "depthwise_expanded.cu.in": expanded_depthwise,
         "pool_whole.cu.in": depthwise_and_pooling,
         "move.cu.in": strided_copies,
+        "concat.cu.in": concatenation,
         "transpose.cu.in": strided_copies,
         "gemm_fma.cu.in": float32_matmul,
     }

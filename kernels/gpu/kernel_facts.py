@@ -47,6 +47,7 @@ _TASKS: Mapping[str, str] = MappingProxyType(
         "mlp": "64 rows for each warpgroup, in turn",
         "squeeze_excite": "a slice of an image's channels",
         "copy": "contiguous elements, or a tile that is transposed",
+        "concat": "neighbouring elements of the result",
         "elementwise": "neighbouring elements",
     }
 )

@@ -25,6 +25,6 @@ SOURCE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
     "depthwise_projection": ("strides", "activation"), "kv_append_rotated": ("cache_type",),
     "dequantize": ("zero_kind", "bits", "group", "divided"),
-    "quantized_attention": ("form",),
+    "quantized_attention": ("form",), "concat": ("count", "filled"),
 })  # fmt: skip
 """By op; attention's are found by ``kernel_selection``."""

@@ -308,11 +308,12 @@ VARIANTS = (
     *(_few(d, *tile) for d in ("f16", "bf16") for tile in FEW_TILES),
     *(_one_row("gemm", d, shape) for d in ("f16", "bf16") for shape in ONE_ROW_TILES),
     *(
-        Variant("copy", f"b{size}", template, tile, 256, params)
+        Variant(op, f"b{size}", template, tile, 256, params)
         for size in (1, 2, 4, 8)
-        for template, tile, params in (
-            ("move.cu.in", "256x16", {}),
-            ("transpose.cu.in", "32x32", {"side": 32}),
+        for op, template, tile, params in (
+            ("copy", "move.cu.in", "256x16", {}),
+            ("copy", "transpose.cu.in", "32x32", {"side": 32}),
+            ("concat", "concat.cu.in", "256x16", {"blocks": 8, "together": 1}),
         )
     ),
     *(

@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.gpu.timing_row import Row, Work
 from tests.kernels.gpu.cases import Made
+from tests.kernels.gpu.concat_cases import concat, pad
 from tests.kernels.gpu.machine import NUMPY, Array, Memory
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
@@ -57,6 +58,30 @@ def _copied(
     moved = 2 * int(dtype.size) * int(np.prod(part(np.broadcast_to(np.int8(0), whole)).shape))
     work = _tensors(run, (whole, dtype), (target, dtype))
     return Row(f"memory {name} {dtype.short}", make, ("256x16",), work, moved=moved)
+
+
+def _joined(dtype: DType, rows: Sequence[int], *widths: int) -> Row:
+    """All parts of a concatenation of channels, in one launch."""
+    said = f"memory concat of {' + '.join(map(str, widths))} channels {dtype.short}"
+
+    def run(torch: Any, given: list[Any]) -> tuple[Callable[..., Any], list[Any]]:
+        return (lambda *parts: torch.cat(parts, -1)), given
+
+    work = _tensors(run, *(((*rows, width), dtype) for width in widths))
+    return Row(said, concat(dtype, int(np.prod(rows)), widths), ("256x16",), work)
+
+
+def _padded(dtype: DType, shape: Sequence[int], last: bool) -> Row:
+    """A pixel of zeros around images, channels first or last, in one launch."""
+    sides = (1, 1, 0) if last else (1, 1)
+    kept = shape if last else (shape[0] * shape[1], *shape[2:])
+
+    def run(torch: Any, given: list[Any]) -> tuple[Callable[..., Any], list[Any]]:
+        around = (0, 0, 1, 1, 1, 1) if last else (1, 1, 1, 1)
+        return (lambda x: torch.nn.functional.pad(x, around)), given
+
+    name = f"memory pad channels {'last' if last else 'first, unaligned,'} whole {dtype.short}"
+    return Row(name, pad(dtype, kept, sides, sides), ("256x16",), _tensors(run, (shape, dtype)))
 
 
 def _view(whole: View, shape: Sequence[int], part: Callable[[Any], Any]) -> View:
@@ -237,19 +262,19 @@ _IMAGE = 32, 112, 112, 64
 ROWS: tuple[Row, ...] = (
     *(_copied("concat", d, _IMAGE, lambda x: x, (*_IMAGE[:3], 128), lambda y: y[..., 64:])
       for d in (_F16, _F32)),
-    _copied("concat of 58 channels", _F16, (*_IMAGE[:3], 58), lambda x: x,
-            (*_IMAGE[:3], 116), lambda y: y[..., 58:]),
-    _copied("concat of 21 channels, unaligned", _F16, (*_IMAGE[:3], 21), lambda x: x,
+    _copied("concat of 21 channels, one part, unaligned", _F16, (*_IMAGE[:3], 21), lambda x: x,
             (*_IMAGE[:3], 64), lambda y: y[..., :21]),
+    *(_joined(d, _IMAGE[:3], *widths) for d in (_F16, _F32)
+      for widths in ((64, 64), (58, 58), (21, 43), (21, 20, 22))),
+    _joined(_F16, (32, 56, 56), 116, 116),
+    _joined(_F16, (32, 112, 112), 3, 1),
     *(_copied("split of 58 channels, unaligned", d, (*_IMAGE[:3], 116), lambda x: x[..., 58:],
               (*_IMAGE[:3], 58), lambda y: y) for d in (_F16, _F32)),
     _copied("split of 21 channels, unaligned", _F16, (*_IMAGE[:3], 64), lambda x: x[..., 3:24],
             (*_IMAGE[:3], 21), lambda y: y),
-    _copied("concat of 116 channels", _F16, (32, 56, 56, 116), lambda x: x,
-            (32, 56, 56, 232), lambda y: y[..., 116:]),
     _copied("pad", _F16, _IMAGE, lambda x: x, (32, 114, 114, 64), lambda y: y[:, 1:-1, 1:-1]),
-    *(_copied("pad channels first, unaligned", d, (32, 64, 112, 112), lambda x: x,
-              (32, 64, 114, 114), lambda y: y[..., 1:-1, 1:-1]) for d in (_F16, _F32)),
+    *(_padded(d, (32, 64, 112, 112), False) for d in (_F16, _F32)),
+    _padded(_F16, _IMAGE, True),
     _copied("slice, unaligned", _F16, (4096, 4096), lambda x: x[:, 1:-1], (4096, 4094),
             lambda y: y),
     _copied("interleave of four phases", _F16, (32, 56, 56, 2, 2, 64),

@@ -18,12 +18,21 @@ from tracea_graph.kernels.gpu.semantic.fragment_layouts import WARP
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
-__all__ = ["contiguous_axis", "launch", "name", "parameters", "shared"]
+__all__ = [
+    "ELEMENTS",
+    "VECTOR_BYTES",
+    "contiguous_axis",
+    "launch",
+    "name",
+    "parameters",
+    "shared",
+]
 
-_ELEMENTS = {"b1": (1, "u8", DType.U8), "b2": (2, "u16", DType.U16), "b4": (4, "u32", DType.U32),
+ELEMENTS = {"b1": (1, "u8", DType.U8), "b2": (2, "u16", DType.U16), "b4": (4, "u32", DType.U32),
              "b8": (8, "u64", DType.U64)}  # fmt: skip
 """Element size in bytes, the templates' type of that size, and a DType of that size, by dtype."""
-_BYTES = 16
+VECTOR_BYTES = 16
+"""Size of the longest vectors of the templates."""
 _PADS = {1: 4, 2: 2, 4: 1, 8: 1}
 """Elements of padding between rows of a square, which put a column into different banks."""
 
@@ -74,10 +83,10 @@ def _start(tensor: str, axes: list[int]) -> str:
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    size, element, _ = _ELEMENTS[call.dtype]
+    size, element, _ = ELEMENTS[call.dtype]
     rank = len(_views(call)[0].dims)
     others = list(range(rank - 1))
-    run = _BYTES // size
+    run = VECTOR_BYTES // size
     widths = [run >> i for i in range(run.bit_length() - 1)]
     made: dict[str, Any] = {"size": size, "element": element, "rank": rank, "run": run,
                             "widths": widths}  # fmt: skip
@@ -90,7 +99,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    side, size = variant.params.get("side", 0), _ELEMENTS[call.dtype][0]
+    side, size = variant.params.get("side", 0), ELEMENTS[call.dtype][0]
     return side * (side + _PADS[size]) * size
 
 
@@ -100,7 +109,7 @@ def _windows(cols: Extent, run: int) -> Extent:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    (x, y), (size, _, dtype) = _views(call), _ELEMENTS[call.dtype]
+    (x, y), (size, _, dtype) = _views(call), ELEMENTS[call.dtype]
     made: list[Argument] = [pointer(x, dtype), pointer(y, dtype)]
     for pair in zip(x.strides, y.strides, strict=True):
         made += map(i32, pair)
@@ -115,9 +124,9 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     else:
         count = product(y.dims)
         made += [divisor(dim) for dim in outer[1:]]
-        part = WARP * (_BYTES // size)
+        part = WARP * (VECTOR_BYTES // size)
         made += [divisor(cols), i32(count), divisor(combine("ceildiv", cols, part))]
-        made += [divisor(_windows(cols, _BYTES // size))]
-        blocks = combine("ceildiv", count, variant.threads * (_BYTES // size))
+        made += [divisor(_windows(cols, VECTOR_BYTES // size))]
+        blocks = combine("ceildiv", count, variant.threads * (VECTOR_BYTES // size))
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

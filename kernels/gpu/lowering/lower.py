@@ -50,6 +50,7 @@ from tracea_graph.kernels.gpu.lowering.indexed_slices import (
 )
 from tracea_graph.kernels.gpu.lowering.integer_convolutions import lower_conv_integer
 from tracea_graph.kernels.gpu.lowering.integers import lower_dynamic_quantize
+from tracea_graph.kernels.gpu.lowering.joined_copies import join_copies
 from tracea_graph.kernels.gpu.lowering.layout_copies import lower_move
 from tracea_graph.kernels.gpu.lowering.low_rank_pairs import fold_low_rank_pairs
 from tracea_graph.kernels.gpu.lowering.matmul_ops import lower_gemm, lower_matmul
@@ -183,6 +184,7 @@ def _written(
     fold_quantized_attentions(w)
     group_integer_matmuls(w)
     fold_concatenations(w)
+    join_copies(w)
     return w
 
 

@@ -7,15 +7,24 @@ using window = packed<T, 16 / sizeof(T)>;
 
 DEV u32 chosen(bool second, u32 a, u32 b) { return second ? b : a; }
 DEV u32 funnel(u32 low, u32 high, i32 bits) { return (u32)(((u64)high << 32 | low) >> bits); }
+// The vectors that hold elements from p on, and how many bytes p is behind the first one's start.
+template <typename T>
+struct window_pair {
+  window<T> low, high;
+  i32 late;
+};
 // p[0] to p[16 / sizeof(T) - 1], of which those from `begin` to `end`, at least one, are read; others are undefined.
 template <typename T>
-DEV window<T> load_window(const T* p, i32 begin, i32 end) {
+DEV window_pair<T> load_pair(const T* p, i32 begin, i32 end) {
   const i32 late = (i32)((u64)p & 15);
   const window<T>* const from = (const window<T>*)((const u8*)p - late);
   // a vector without a wanted element is not read, but the other one in its place
-  const window<T> low = from[begin * (i32)sizeof(T) < 16 - late ? 0 : 1];
-  if (late == 0) return low;
-  const window<T> high = from[end * (i32)sizeof(T) > 16 - late ? 1 : 0];
+  const i32 low = begin * (i32)sizeof(T) < 16 - late ? 0 : 1, high = end * (i32)sizeof(T) > 16 - late ? 1 : 0;
+  return {from[low], from[high], late};
+}
+// The 16 bytes of two vectors that begin `late`.
+template <typename T>
+DEV window<T> window_of(const window<T>& low, const window<T>& high, i32 late) {
   window<T> made;
   const auto& l = low.words;
   const auto& h = high.words;
@@ -31,6 +40,12 @@ DEV window<T> load_window(const T* p, i32 begin, i32 end) {
   made.words[2] = funnel(third, fourth, bits);
   made.words[3] = funnel(fourth, fifth, bits);
   return made;
+}
+// The elements of `load_pair`.
+template <typename T>
+DEV window<T> load_window(const T* p, i32 begin, i32 end) {
+  const window_pair<T> held = load_pair(p, begin, end);
+  return held.late ? window_of<T>(held.low, held.high, held.late) : held.low;
 }
 // Stores the elements from `begin` to `end` at an aligned p.
 template <typename T>

@@ -12,6 +12,7 @@ from tests.kernels.gpu import (
     block_cases,
     cache_cases,
     cases,
+    concat_cases,
     expansion_cases,
     float8_cases,
     gated_cases,
@@ -506,5 +507,6 @@ CASES = (
     *integer_cases.CASES, *block_cases.CASES, *nbits_cases.CASES, *cache_cases.CASES,
     *sparse_cases.CASES, *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES,
     *gated_cases.CASES, *low_rank_cases.CASES, *quantized_cases.CASES, *line_cases.CASES,
-    *float8_cases.CASES, *window_cases.CASES, *expansion_cases.CASES, *grouped_cases.CASES,
+    *float8_cases.CASES, *window_cases.CASES, *concat_cases.CASES,
+    *expansion_cases.CASES, *grouped_cases.CASES,
 )  # fmt: skip

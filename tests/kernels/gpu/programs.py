@@ -19,6 +19,7 @@ from tracea_graph.kernels.gpu.lowering.byte_results import round_where_computed
 from tracea_graph.kernels.gpu.lowering.concat_folding import fold_concatenations
 from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
 from tracea_graph.kernels.gpu.lowering.grouped_integers import group_integer_matmuls
+from tracea_graph.kernels.gpu.lowering.joined_copies import join_copies
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
@@ -60,6 +61,7 @@ def program_of(
     fold_quantized_attentions(w)
     group_integer_matmuls(w)
     fold_concatenations(w)
+    join_copies(w)
     return w.done({}, sizes)
 
 
