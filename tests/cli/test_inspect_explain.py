@@ -43,6 +43,7 @@ def test_the_page_holds_the_graph_and_what_changed(
     page = tmp_path / "graph.html"
     assert "wrote" in told(capsys, "inspect", model, "--fused", "--html", page)
     text = page.read_text()
+    assert f"<title>{model.name}: region graph</title>" in text
     assert text.startswith("<!doctype html>") and not re.search(r"(src|href)=.http", text)
     assert "before: " in text and "after: " in text
     assert "predicted" in text and '"microseconds":' in text and '"rectangles":' in text

@@ -1,4 +1,4 @@
-"""Short names of layers: the original nodes behind a kernel, by what their paths share.
+"""Names of models, and short names of layers by what the paths of their nodes share.
 
 Exporters name nodes by module paths, ``/encoder/layer.0/attention/self/MatMul``.  What all names
 of a model share is left out, and several nodes go by their common path, or by its first and last.
@@ -10,7 +10,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-__all__ = ["LayerNames", "shorten"]
+from tracea_graph.ttg import TileGraph
+
+__all__ = ["LayerNames", "model_name", "shorten"]
 
 _MOST = 0.9
 """Share of a layer's nodes that a path must cover: single shape operators lie anywhere."""
@@ -18,6 +20,14 @@ _DIGITS = re.compile(r"\d+")
 _RANGE = " … "
 
 Path = tuple[str, ...]
+
+
+def model_name(graph: TileGraph) -> str:
+    """Return the name of the file that a graph was read from, else the graph's own.
+
+    Exporters call almost every graph ``main_graph``.
+    """
+    return graph.source.name if graph.source else graph.name or "graph"
 
 
 def shorten(text: str, most: int = 48) -> str:

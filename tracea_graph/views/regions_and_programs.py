@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tracea_graph.kernels.generated_source import Source
 from tracea_graph.kernels.program import Call, Program, View
 from tracea_graph.ttg import TileGraph
+from tracea_graph.views.layer_names import model_name
 from tracea_graph.views.terminal_tables import FittedTable, new_table, text_cell
 
 __all__ = ["render_graph", "render_programs", "render_stages"]
@@ -26,7 +27,7 @@ def render_stages(graph: TileGraph, programs: Programs, sources: Iterable[Source
 def render_graph(graph: TileGraph) -> FittedTable:
     """Return a row per region: operator, result shapes, rule, and operands."""
     regions = graph.regions()
-    table = new_table(f"{graph.name or 'graph'}: {len(regions)} region{'s' * (len(regions) != 1)}")
+    table = new_table(f"{model_name(graph)}: {len(regions)} region{'s' * (len(regions) != 1)}")
     table.add_column("region")
     for name in ("result", "rule", "reads"):
         table.add_column(name, folds=True)

@@ -18,7 +18,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ttg import Region, TileGraph
 from tracea_graph.ttg.loop_nest_model import RegionModel
 from tracea_graph.ttg.repeated_blocks import region_signature
-from tracea_graph.views.layer_names import LayerNames
+from tracea_graph.views.layer_names import LayerNames, model_name
 from tracea_graph.views.terminal_tables import format_three_digits
 from tracea_graph.views.ttg.graph_svg import (
     Drawing,
@@ -67,7 +67,7 @@ def graph_html(graph: TileGraph) -> str:
     drawing = draw_graph(graph, _by_rule(graph))
     regions = graph.regions()
     shown = f"{len(drawing.shown)} of {drawing.total} nodes are drawn"
-    caption = f"{clean_text(graph.name) or 'graph'}: {region_count(graph)}, "
+    caption = f"{clean_text(model_name(graph))}: {region_count(graph)}, "
     caption += f"{len(graph.weights)} constants"
     if graph.bindings:
         sizes = ", ".join(f"{clean_text(k)}={v}" for k, v in graph.bindings.items())

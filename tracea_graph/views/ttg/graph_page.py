@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracea_graph.ttg import TileGraph
+from tracea_graph.views.layer_names import model_name
 from tracea_graph.views.ttg.graph_html import diff_html, graph_html, region_count
 from tracea_graph.views.ttg.graph_svg import clean_text
 
@@ -17,7 +18,7 @@ _STYLE = (
 
 def graph_page(graph: TileGraph, before: TileGraph | None = None) -> str:
     """Return one self-contained HTML page; with ``before``, changes are shown below the graph."""
-    title = clean_text(graph.name or "graph")
+    title = clean_text(model_name(graph))
     parts = [f"<h1>{title}{_became(before, graph)}</h1>", graph_html(graph)]
     if before is not None:
         parts.append("<h2>Before and after: regions that became one have its color</h2>")
