@@ -42,6 +42,7 @@ from tracea_graph.policy import KernelPlan
 from tracea_graph.session_policy import RuntimePolicy, read_policy
 from tracea_graph.target import HOST, resolve_precision, target_of
 from tracea_graph.temporary_files import ScratchFolder, remove_leftovers
+from tracea_graph.toolchain.object_cache import check_object_cache
 from tracea_graph.ttg import TileGraph
 from tracea_graph.views import Report
 from tracea_graph.views.shape_check import ShapeReport, ShapeRow
@@ -149,10 +150,13 @@ def optimize_many(
     ``options.data`` is a folder, the inputs of ``NAME.onnx`` are read from ``NAME.npz`` in that
     folder.
 
-    Raises UsageError, before anything is done, if one result would overwrite another or an input.
+    Raises UsageError, before anything is done, if one result would overwrite another or an input,
+    or if the cache cannot hold what must be compiled.
     """
     sources = [Path(path) for path in paths]
     places = paths_of_all(sources, options.output, folder)
+    if options.custom_ops:
+        check_object_cache(options.environment)
     work = list(zip(sources, places, strict=True))
     batches = [work] if options.keep == "all" else [[one] for one in work]
     return _until_interrupted(

@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.support import COMMAND, UNTIMED, complaints, refused
 from tests.tiny import ROOT, product
-from tracea_graph.cli import optimize_main
+from tracea_graph.cli import main, optimize_main
 from tracea_graph.cli.error_messages import report_failure
 
 
@@ -107,6 +107,19 @@ def test_no_permission_to_write(locked: Path, capsys: pytest.CaptureFixture[str]
     assert not out and complaints(err).count("\n") == 1
     assert "is not writable; choose another with -o" in err
     assert [path.name for path in locked.iterdir()] == ["good.onnx"]
+
+
+def test_a_cache_that_can_hold_nothing_is_refused_at_once(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").touch()
+    for command in (["optimize", "good.onnx", *UNTIMED], ["tune", "good.onnx"]):
+        assert main([*command, "--cache", "file/cache"]) == 2
+        out, err = capsys.readouterr()
+        line = err.strip()
+        assert not out and line.count("\n") == 0  # no step has begun
+        assert line.startswith("error: The build cache file/cache/objects cannot be written (Not ")
+    assert optimize_main(["good.onnx", *UNTIMED, "--no-custom-ops", "--cache", "file/cache"]) == 0
 
 
 @pytest.mark.compiler

@@ -14,6 +14,7 @@ from tracea_graph.pipeline.planning import Planner
 from tracea_graph.pipeline.result_assembly import untuned_ops_us
 from tracea_graph.policy import SearchSpace
 from tracea_graph.target import target_of, tile_setting_names
+from tracea_graph.toolchain.object_cache import check_object_cache
 from tracea_graph.tuning import (
     Case,
     Listener,
@@ -69,6 +70,7 @@ def tune_model(
 
     Raises ModelError, UsageError and BuildError as optimizing does.
     """
+    check_object_cache(options.environment)
     model = load(path, freeze=options.freeze_initializers, unrolled=True)
     inputs = gather_inputs(model, options)
     target = target_of(options.target, options.precision)

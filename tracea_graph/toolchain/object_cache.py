@@ -7,6 +7,7 @@ users can have written (:mod:`~tracea_graph.toolchain.cache_trust`).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -16,10 +17,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracea_graph.errors import BuildError
+from tracea_graph.config import Environment
+from tracea_graph.errors import BuildError, UsageError
 from tracea_graph.toolchain.cache_trust import is_trusted, make_private, read_private
 
-__all__ = ["ObjectCache", "sha256_of_parts", "write_atomically"]
+__all__ = ["ObjectCache", "check_object_cache", "sha256_of_parts", "write_atomically"]
 
 _DIGEST_BYTES = 32
 _BINARY = getattr(os, "O_BINARY", 0)  # of Windows
@@ -51,6 +53,28 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def check_object_cache(environment: Environment) -> None:
+    """Raise UsageError, before any work, if no object can be stored in the cache or be in it.
+
+    A cache that can only be read passes: whatever is needed may have been compiled.
+    """
+    root = environment.cache / "objects"
+    try:
+        make_private(root)
+        missing = not os.access(root, os.W_OK | os.X_OK) and not any(root.iterdir())
+    except OSError as error:
+        raise UsageError(_unwritable(root, error.strerror)) from error
+    if missing:
+        raise UsageError(_unwritable(root, os.strerror(errno.EACCES)))
+
+
+def _unwritable(root: Path, why: str | None) -> str:
+    return (
+        f"The build cache {root} cannot be written ({why}); "
+        "set TRACEA_CACHE or --cache to a folder of your own."
+    )
 
 
 _guard = threading.Lock()
@@ -113,10 +137,7 @@ class ObjectCache:
                     _trimmed.add(self.root)
                     self.trim()
         except OSError as error:
-            raise BuildError(
-                f"The build cache {self.root} cannot be written ({error.strerror}); "
-                "set TRACEA_CACHE or --cache to a folder of your own."
-            ) from error
+            raise BuildError(_unwritable(self.root, error.strerror)) from error
 
     def trim(self, limit: int = LIMIT) -> int:
         """Remove the least recently used objects until the rest has at most ``limit`` bytes.
