@@ -29,7 +29,11 @@ DEV void copy_tile(u8* to, PLACE place, const T* from, i32 step, i32 along, i32 
   if (128 % RUNS && row >= DOWN) return;  // threads without a row
   i32 count = least(PER, length - col);
   if (count < 0) count = 0;
+#if __CUDA_ARCH__ >= 800
   UNROLL
+#else
+  UNROLL_FOUR  // what is not copied asynchronously takes registers
+#endif
   for (i32 i = 0; i < (ROWS + DOWN - 1) / DOWN; i++) {
     if (ROWS % DOWN && i * DOWN + row >= ROWS) break;
     // The swizzle repeats every 16 rows, so one offset serves all rows of this thread.
