@@ -11,13 +11,26 @@ from tracea_graph.cli import main
 
 
 @pytest.mark.compiler
-def test_a_result_for_each_budget(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["sweep", "good.onnx", "--max-error", "1e-1,1e-2", "-o", "out", "--svg", "p.svg"]
+@pytest.mark.usefixtures("home")
+def test_a_result_for_each_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sweep", "good.onnx", "--max-error", "1e-1,1e-2", "-o", "out"]
     assert main([*words, "--keep", "all", "--json", "--prune", "block:16x1:0.2"]) == 0
     points = json.loads(capsys.readouterr().out)
     assert [p["budget"] for p in points] == [0.01, 0.1]
     assert all(Path(p["output"]).is_file() and p["error"] <= p["budget"] for p in points)
-    assert (home / "p.svg").read_text().startswith("<svg")
+    assert all("no --data" in p["warnings"][0] for p in points)
+
+
+@pytest.mark.compiler
+def test_originals_that_were_kept_are_no_points(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "good.onnx", "--max-error", "1e-9", "--svg", "p.svg", "--threads", "1"]
+    assert main([*words, "--only", "low-rank-exact", "--budget", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "original kept" in out and "nothing was timed: p.svg was not written" in out
+    assert "warning: no matmul of this model has a compressible weight" in out
+    assert not (home / "p.svg").exists()
 
 
 @pytest.mark.parametrize(
@@ -28,6 +41,7 @@ def test_a_result_for_each_budget(home: Path, capsys: pytest.CaptureFixture[str]
         (("good.onnx", "--max-error", "x"), "is not a list of errors above 0"),
         (("good.onnx", "good.onnx", "--max-error", "1e-2"), "takes one model"),
         (("good.onnx", "--max-error", "1e-2", "-o", "a.onnx"), "must be a folder"),
+        (("good.onnx", "--max-error", "1", "--svg", "p.svg", "--keep", "all"), "measures none"),
     ],
 )
 @pytest.mark.usefixtures("home")

@@ -11,24 +11,37 @@ from rich.console import Console
 
 from tests.browser import BROWSER, overlapping_texts
 from tracea_graph.errors import UsageError
-from tracea_graph.views.sweep import SweepPoint, pareto, pareto_svg, render_sweep
+from tracea_graph.views.sweep import SweepPoint, pareto, pareto_svg, render_sweep, sweep_warnings
 
+AT = ("rows=128", 1)
 POINTS = (
-    SweepPoint(1e-3, 8e-4, 20.0, 16.0, 2, "a.onnx"),
-    SweepPoint(3e-3, 2e-3, 20.0, 17.0, 3, "b.onnx"),
-    SweepPoint(1e-2, 9e-3, 20.0, 10.0, 9, "c.onnx"),
+    SweepPoint(1e-3, 8e-4, 20.0, 16.0, 2, "a.onnx", *AT, warnings=("busy", "no data")),
+    SweepPoint(3e-3, 2e-3, 20.0, 17.0, 3, "b.onnx", *AT, warnings=("no data",)),
+    SweepPoint(1e-2, 9e-3, 20.0, 10.0, 9, "c.onnx", *AT, warnings=("no data",)),
 )
+UNTIMED = SweepPoint(1e-4, 0.0, 0.0, 0.0, 0, "d.onnx", improved=False, warnings=("no data",))
 
 
 def test_the_front_is_what_nothing_beats() -> None:
-    assert pareto(POINTS) == (POINTS[0], POINTS[2])
+    assert pareto(POINTS) == pareto((UNTIMED, *POINTS)) == (POINTS[0], POINTS[2])
 
 
 def test_the_table_has_a_line_each() -> None:
     page = io.StringIO()
-    Console(width=160, file=page).print(render_sweep(POINTS))
+    Console(width=160, file=page).print(render_sweep((UNTIMED, *POINTS)))
+    assert page.getvalue().startswith("error against time, rows=128, 1 thread ")
     lines = [line.split() for line in page.getvalue().splitlines()]
+    assert ["0.0001", "not", "timed", "original", "kept", "d.onnx"] in lines
     assert ["0.01", "0.009", "20", "ms", "10", "ms", "2.00×", "9", "yes", "c.onnx"] in lines
+
+
+def test_warnings_are_said_once() -> None:
+    assert sweep_warnings((UNTIMED, *POINTS)) == ["no data", "under 0.001: busy"]
+
+
+def test_without_times_there_is_no_picture() -> None:
+    with pytest.raises(UsageError, match="nothing was timed"):
+        pareto_svg((UNTIMED,), "t")
 
 
 SPACE = "{http://www.w3.org/2000/svg}"

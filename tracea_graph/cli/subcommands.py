@@ -213,6 +213,10 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
         "--max-error", required=True, type=_budgets, metavar="EPS[,EPS]",
         help="the errors to allow, such as 1e-3,3e-3,1e-2",
     )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR",
+        help="write MODEL.EPS.onnx for each error into a folder (default: beside the model)",
+    )  # fmt: skip
     drawn = "draw error against time (needs lets-plot)"
     parser.add_argument("--svg", type=Path, metavar="FILE.svg", help=drawn)
 

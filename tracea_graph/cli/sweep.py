@@ -13,12 +13,13 @@ from rich.markup import escape
 
 from tracea_graph import api
 from tracea_graph.cli.arguments import options_from_args
-from tracea_graph.cli.console import print_written_files
+from tracea_graph.cli.console import make_console, print_written_files
+from tracea_graph.cli.progress import StepDisplay
 from tracea_graph.errors import UsageError
 from tracea_graph.pipeline.output_files import check_file, write_text
 from tracea_graph.views import Report, plain_text
 from tracea_graph.views.charts import check_charts
-from tracea_graph.views.sweep import SweepPoint, pareto_svg, render_sweep
+from tracea_graph.views.sweep import SweepPoint, pareto_svg, render_sweep, sweep_warnings
 
 __all__ = ["run_sweep"]
 
@@ -40,29 +41,31 @@ def run_sweep(args: argparse.Namespace, console: Console) -> int:
     if args.svg is not None:
         check_file(args.svg, "--svg", args.models)
         check_charts()
+        if options.keep == "all":
+            raise UsageError("--svg draws times, but --keep all measures none")
     if not options.compresses:
         options = dataclasses.replace(options, low_rank=_ALONE)
     points = []
-    status = Console(stderr=True, quiet=args.quiet or args.json).status("")
-    with status:
-        for budget in args.max_error:
-            one = dataclasses.replace(
-                options, max_error=budget, output=_place(model, options.output, budget)
-            )
-
-            def hear(step: str, budget: float = budget) -> None:
-                status.update(escape(plain_text(f"{budget:g}: {step}")))
-
-            points.append(_point(budget, api.optimize(model, one, hear)))
-    if args.svg is not None:
+    progress = make_console(stderr=True, quiet=args.quiet or args.json)
+    for budget in args.max_error:
+        output = _place(model, options.output, budget)
+        one = dataclasses.replace(options, max_error=budget, output=output)
+        with StepDisplay(f"{model.name} under {budget:g}", progress) as shown:
+            points.append(_point(budget, api.optimize(model, one, shown)))
+    drawn = args.svg is not None and any(p.ms for p in points)
+    if drawn:
         write_text(args.svg, pareto_svg(points, f"{model.name}: error against time"))
     if args.json:
         json.dump([dataclasses.asdict(p) for p in points], sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         console.print(render_sweep(points))
-        if args.svg is not None:
+        for warning in sweep_warnings(points):
+            console.print(f"warning: {escape(plain_text(warning))}", style="yellow")
+        if drawn:
             print_written_files(console, args.svg)
+        elif args.svg is not None:
+            console.print(f"nothing was timed: {escape(str(args.svg))} was not written")
     return 0
 
 
@@ -86,6 +89,8 @@ def _point(budget: float, report: Report) -> SweepPoint:
     after = before / first.ratio if first and report.improved else before
     error = report.holdout_error if report.holdout_error is not None else report.error or 0.0
     layers = sum(row.kept for row in report.compressed)
+    at = (first.binding, first.threads) if first else ("", 0)
     return SweepPoint(
-        budget, error if report.improved else 0.0, before, after, layers, report.output
-    )
+        budget, error if report.improved else 0.0, before, after, layers, report.output,
+        *at, report.improved, report.warnings,
+    )  # fmt: skip
