@@ -404,26 +404,31 @@ def _steps(*names: str) -> tuple[Attribute, ...]:
 
 _WINDOW = _steps("strides", "dilations", "pads")
 """``pads`` holds the padding at the top and the left."""
+_ANY_WINDOW = tuple(replace(one, count=0) for one in _WINDOW)
+"""The same for as many axes as a call's image has."""
 
 
 def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
     """Schema of ``y = epilogue(x * w + bias)``, channels-last; for ``conv``, w is contiguous.
 
-    If ``groups`` of channels are convolved each by their own filters, w has the channels of one.
+    ``conv`` has two axes of space, or three for volumes, whose padding starts with the front.  If
+    ``groups`` of channels are convolved each by their own filters, w has the channels of one.
     """
     own = "f32" if dtype.startswith("tf32") else dtype
+    dense = op == "conv"
+    x, y = ("N ... C", "N ... O") if dense else ("N H W C", "N P Q O")
     return CallSchema(
         op,
         (
-            _op("x", "N H W C", own), _op("w", w, own), _op("bias", "O", optional=True),
-            _op("inputs", "N P Q O", "chain", many="inputs"),
-            _out("y", "N P Q O", "chain", many="results"), *(SPLIT_K if op == "conv" else ()),
+            _op("x", x, own), _op("w", w, own), _op("bias", "O", optional=True),
+            _op("inputs", y, "chain", many="inputs"), _out("y", y, "chain", many="results"),
+            *(SPLIT_K if dense else ()),
         ),
-        (*_WINDOW, *((number("groups", 1, 1 << 16, 1),) if op == "conv" else ())),
+        (*_ANY_WINDOW, number("groups", 1, 1 << 16, 1)) if dense else _WINDOW,
         dtype,
         chain="epilogue",
         problem=size,
-        schedule=TileSchedule if op == "conv" else None,
+        schedule=TileSchedule if dense else None,
     )  # fmt: skip
 
 
@@ -555,7 +560,7 @@ CALLS = Calls(
         *map(_attention_rows, DTYPES),
         *map(_attention_cached, DTYPES),
         *LOOK_UPS,
-        *(_conv("conv", d, "O kh kw I", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
+        *(_conv("conv", d, "O ... I", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
         *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
         *map(_float8_gemm, FLOATS8),
         *(_integers("integer_gemm", d, "", _product_size) for d in BYTES),

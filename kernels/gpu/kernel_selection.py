@@ -116,8 +116,8 @@ _OF_HEADS = ("attention", "kv_append_rotated")
 _SOME = "n"
 """Placeholder for a size or stride that the kernel's source does not depend on."""
 _LEAST_SIDE = 16  # of a tile that is transposed in shared memory
-_PIXELS = (2, 3, 5, 7)
-"""Placeholder dimensions of an image (N, H, W, C)."""
+_PIXELS, _VOLUME = (2, 3, 5, 7), (2, 3, 4, 5, 7)
+"""Placeholder dimensions of an image (N, H, W, C) and of a volume (N, D, H, W, C)."""
 Choice = tuple[Call, Variant, Extent]
 """A call, a variant that can compute it, and an extent; the variant is used if it is positive."""
 
@@ -540,8 +540,8 @@ def _skeleton(call: Call) -> Call:
             value = _PIXELS[-1] if value > 1 else 1  # a channel of the placeholder each
         elif attribute.name not in kept:
             several = attribute.count > 1 or isinstance(value, tuple)
-            value = (1,) * attribute.count if several else 1.0
-            if attribute.name == "kernel" or attribute.name in ("strides", "dilations", "pads"):
+            value = (1,) * (attribute.count or len(value)) if several else 1.0
+            if attribute.name == "kernel":
                 value = (1, 1)
         values[attribute.name] = value
     heads, images = call.op.startswith(_OF_HEADS), call.op in _IMAGES
@@ -572,11 +572,12 @@ def _told(name: str, value: Any, call: Call) -> Any:
 
 
 def _image(view: View) -> View:
-    """Replace sizes and strides of a 4-D view by those of a channels-last placeholder image."""
-    if len(view.dims) != len(_PIXELS):
+    """Replace sizes and strides of an image or a volume by those of a dense placeholder."""
+    sizes = {len(one): one for one in (_PIXELS, _VOLUME)}.get(len(view.dims))
+    if sizes is None:
         return _bare(view, heads=False)
-    pairs = zip(view.strides, dense_strides(_PIXELS), strict=True)
-    return View(view.buffer, _PIXELS, tuple(0 if s == 0 else d for s, d in pairs))
+    pairs = zip(view.strides, dense_strides(sizes), strict=True)
+    return View(view.buffer, sizes, tuple(0 if s == 0 else d for s, d in pairs))
 
 
 def _bare(view: View, heads: bool) -> View:

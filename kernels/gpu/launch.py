@@ -39,21 +39,21 @@ MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Window:
-    """The pixels of an image at which filters start, as numbers along (width, height).
+    """The pixels of an image or a volume at which filters start.
 
-    The first start is ``before`` pixels ahead of the image, in the padding.  The last start is
-    ``after`` pixels beyond the last pixel.  Starts are ``steps`` pixels apart.
+    Numbers are those along (width, height) or (width, height, depth).  The first start is
+    ``before`` pixels ahead of the image, in the padding.  The last start is ``after`` pixels
+    beyond the last pixel.  Starts are ``steps`` pixels apart.
     """
 
-    before: tuple[Extent, Extent]
-    after: tuple[Extent, Extent]
-    steps: tuple[int, int]
+    before: tuple[Extent, ...]
+    after: tuple[Extent, ...]
+    steps: tuple[int, ...]
 
     def at(self, sizes: Mapping[str, int]) -> Window:
         """Return the window of given sizes."""
         before, after = (
-            (evaluate(side[0], sizes), evaluate(side[1], sizes))
-            for side in (self.before, self.after)
+            tuple(evaluate(n, sizes) for n in side) for side in (self.before, self.after)
         )
         return Window(before, after, self.steps)
 
@@ -164,7 +164,10 @@ def tensor_map(view: View, dtype: DType, box: tuple[int, ...]) -> Argument:
 
 
 def pixel_map(view: View, dtype: DType, box: tuple[int, int], window: Window) -> Argument:
-    """Pass a tensor map of an image ``[N, H, W, C]``; copies transfer the pixels of a window."""
+    """Pass a tensor map of an image ``[N, H, W, C]`` or of a volume ``[N, D, H, W, C]``.
+
+    Copies transfer the pixels of a window.
+    """
     return Argument("pixels", view, dtype, box, window)
 
 

@@ -22,8 +22,9 @@ argument   0 pointer: buffer (inputs, outputs, temps counted through; −1: null
            3 divisor: a size; 4 whether it is constant: buffer; 5 tensor map: what a pointer has,
            ONNX element code, rank, sizes that are the dimensions (innermost first) and, from axis
            1 on, the strides, and numbers that are the box; 6 tensor map of an image: the same
-           with a box of channels and pixels, then for the width and the height sizes of the
-           padding before, and of the last start beyond the image, and the step of starts
+           with a box of channels and pixels, then for the width, the height and the depth of
+           a volume sizes of the padding before, and of the last start beyond the image, and
+           the step of starts
 =========  =====================================================================================
 """
 

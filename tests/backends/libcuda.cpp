@@ -286,7 +286,7 @@ API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* at, con
   struct Map {  // templates/wgmma_host.h
     uint64_t address, dims[5], strides[4];
     uint16_t box[5];
-    uint8_t rank, size, window[8], rounded, unused[27];
+    uint8_t rank, size, window[12], rounded, unused[23];
   } made = {};
   if ((uint64_t)map % 64 || (type && type != 6 && type != 7 && type != 9 && type != 11) || rank < 2 || rank > 5) return INVALID;
   const uint8_t size = type == 7 || type == 11 ? 4 : type ? 2 : 1;  // UINT8 is 0, FLOAT32 7
@@ -304,18 +304,23 @@ API int cuTensorMapEncodeIm2col(void* map, int type, uint32_t rank, void* at, co
                                 const uint64_t* strides, const int* lower, const int* upper,
                                 uint32_t channels, uint32_t pixels, const uint32_t* steps,
                                 int interleave, int swizzle, int promotion, int fill) {
-  const uint32_t box[4] = {channels, 1, 1, 1}, ones[4] = {1, 1, 1, 1};
-  if (rank != 4 || !pixels || pixels > 1024 || steps[0] != 1 || steps[3] != 1) return INVALID;
-  int8_t ends[6] = {(int8_t)lower[0], (int8_t)lower[1], (int8_t)upper[0], (int8_t)upper[1],
-                    (int8_t)steps[1], (int8_t)steps[2]};
-  for (int i = 0; i < 2; ++i)
-    if (lower[i] != ends[i] || upper[i] != ends[2 + i] || !ends[4 + i] || ends[4 + i] > 8) return INVALID;
+  const uint32_t box[5] = {channels, 1, 1, 1, 1}, ones[5] = {1, 1, 1, 1, 1};
+  if (rank < 4 || rank > 5 || !pixels || pixels > 1024 || steps[0] != 1 || steps[rank - 1] != 1)
+    return INVALID;
+  int8_t ends[9] = {};
+  const int axes = (int)rank - 2, most = axes == 3 ? 16 : 128;
+  for (int i = 0; i < axes; ++i) {
+    for (const int corner : {lower[i], upper[i]})
+      if (corner < -most || corner >= most) return INVALID;
+    if (!steps[1 + i] || steps[1 + i] > 8) return INVALID;
+    ends[i] = (int8_t)lower[i], ends[3 + i] = (int8_t)upper[i], ends[6 + i] = (int8_t)steps[1 + i];
+  }
   if (cuTensorMapEncodeTiled(map, type, rank, at, dims, strides, box, ones, interleave, swizzle,
                              promotion, fill))
     return INVALID;
   memcpy((char*)map + 92, ends, sizeof ends);
   const uint16_t count = (uint16_t)pixels;
-  return memcpy((char*)map + 98, &count, sizeof count), 0;
+  return memcpy((char*)map + 102, &count, sizeof count), 0;
 }
 API int cuStreamIsCapturing(void*, int* status) { return *status = 0, 0; }
 API int cuStreamCreate(Stream** s, unsigned) { return *s = new Stream, 0; }

@@ -460,6 +460,24 @@ def test_many_pixels_are_convolved_by_warpgroups(tmp_path: Path) -> None:
     assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
 
 
+def volumes(net: Net) -> str:
+    """Build two convolutions over three axes, the first of which halves them."""
+    x = net.input("x", "batch", 64, 6, 9, 8)
+    y = net("Conv", x, net.weight(64, 64, 3, 3, 3), net.weight(64), pads=[1] * 6, strides=[2] * 3)
+    y = net("Conv", net("Relu", y), net.weight(72, 64, 3, 3, 3), net.weight(72), pads=[1] * 6)
+    return net("Relu", y)
+
+
+@pytest.mark.slow  # 20 s of compiling
+def test_volumes_are_convolved_by_tensor_maps_of_five_axes(tmp_path: Path) -> None:
+    path, report = improved_in_fp16(volumes, tmp_path)
+    symbols = _symbols(path, "fp16")
+    assert symbols.count("conv3d_") >= 2 and "copy" not in symbols
+    feeds = {f"{i}": {"x": normal(n, 64, 6, 9, 8)} for i, n in enumerate((1, 9, 9, 0, 1))}
+    found, told = run(report, feeds, tmp_path)
+    assert not told["error"] and told["replays"] and close(report, found, feeds, HALF)
+
+
 def test_products_of_tf32_numbers_on_request(tmp_path: Path) -> None:
     """Everything between products stays float32."""
     net = Net()

@@ -50,7 +50,7 @@ def encoded(m: TensorMap) -> bytes:
         steps_of = [driver.cuuint32_t(n) for n in steps]
         made = checked(driver.cuTensorMapEncodeTiled(*tensor, box, steps_of, *plain))
     else:
-        steps[1:3] = m.window.steps
+        steps[1:-1] = m.window.steps
         steps_of = [driver.cuuint32_t(n) for n in steps]
         lower = [-int(n) for n in m.window.before]  # type: ignore[call-overload]
         upper = [int(n) for n in m.window.after]  # type: ignore[call-overload]

@@ -1,7 +1,8 @@
 """Implicit-GEMM convolution: the left operand is read from the image in place.
 
 Images and filters are channels-last: rows are output pixels, the depth is taps × channels.  Groups
-of channels are a batch of such matmuls.
+of channels are a batch of such matmuls.  Volumes have an axis more; their kernels are called
+``conv3d``.
 """
 
 from __future__ import annotations
@@ -14,27 +15,37 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
-from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, divisor, i32
+from tracea_graph.kernels.gpu.launch import (
+    Argument,
+    Launch,
+    constant_buffer_flag,
+    divisor,
+    i32,
+)
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 
 __all__ = [
     "as_pixel_rows",
     "groups_of",
+    "is_of_volumes",
     "launch",
     "launch_over",
     "name",
     "parameters",
     "product_of",
     "shared",
+    "window_arguments",
 ]
 
+_VOLUME = 3
+"""Axes of space of a volume."""
 _ROWS_APART = 16
 """Tile rows at a distance that is a multiple of this have the same swizzle."""
 
 
 def as_pixel_rows(view: View) -> View:
-    """View ``[N, H, W, C]`` as ``[pixels, C]``.
+    """View ``[N, H, W, C]`` or ``[N, D, H, W, C]`` as ``[pixels, C]``.
 
     An axis of size 1 may have any stride.  Raises GraphError if strides of pixels vary.
     """
@@ -57,7 +68,7 @@ def product_of(call: Call) -> Call:
     x, w, bias, groups = named["x"], named["w"], named["bias"], groups_of(call)
     _, *taps = w.dims
     depth = product(tuple(taps))
-    rows, filters = product(named["y"][0].dims[:3]), named["y"][0].dims[-1]
+    rows, filters = product(named["y"][0].dims[:-1]), named["y"][0].dims[-1]
     if groups == 1:
         left = View(x.buffer, (rows, depth), (0, 0), x.offset)
         right = View(w.buffer, (w.dims[0], depth), (depth, 1), w.offset)
@@ -80,6 +91,24 @@ def groups_of(call: Call) -> int:
     return int(call.attributes.get("groups", 1))
 
 
+def is_of_volumes(call: Call) -> bool:
+    """Whether a convolution has three axes of space."""
+    return len(call.attributes["strides"]) == _VOLUME
+
+
+def window_arguments(call: Call) -> list[Argument]:
+    """Return what kernels need to find the first pixel of a row and the place of a tap.
+
+    These are divisors by the taps of each axis but the first, innermost first, and by the pixels
+    of a result, of its planes and of its lines; then strides, dilations and padding.
+    """
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    taps, out, a = named["w"].dims[1:-1], named["y"][0].dims[1:-1], call.attributes
+    inner = [product(out[axis:]) for axis in range(len(out))]
+    return [*map(divisor, (*taps[:0:-1], *inner)),
+            *map(i32, (*a["strides"], *a["dilations"], *a["pads"]))]  # fmt: skip
+
+
 def _by_groups(rows: View, groups: int) -> View:
     """View a matrix of pixels as a batch of matrices, one for each group of channels."""
     if groups == 1:
@@ -90,14 +119,16 @@ def _by_groups(rows: View, groups: int) -> View:
 
 
 def name(call: Call) -> str:
-    return tensor_core_matmul.name(product_of(call)).replace("gemm_nk", "conv")
+    own = "conv3d" if is_of_volumes(call) else "conv"
+    return tensor_core_matmul.name(product_of(call)).replace("gemm_nk", own)
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     down = variant.threads * 16 // variant.params["k_bytes"]
     if down % _ROWS_APART or variant.params["m"] % down:
         raise GraphError(f"A tile of {variant.tile} does not give each thread whole rows.")
-    return tensor_core_matmul.parameters(product_of(call), variant)
+    made = tensor_core_matmul.parameters(product_of(call), variant)
+    return {**made, "volume": is_of_volumes(call)}
 
 
 def shared(call: Call, variant: Variant) -> int:
@@ -113,14 +144,10 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
 def launch_over(call: Call, variant: Variant, symbol: str, taken: int) -> Launch:
     """Return the launch of a convolution kernel; a block uses ``taken`` bytes of shared memory."""
     named: dict[str, Any] = CALLS.of(call).named(call)
-    x, a = named["x"], call.attributes
-    _, height, width, _ = x.dims
-    _, p, q, _ = named["y"][0].dims
-    steps: tuple[Extent, ...] = (*x.strides, height, width)
+    x = named["x"]
+    steps: tuple[Extent, ...] = (*x.strides, *x.dims[1:-1])
     blocks, made = tensor_core_matmul.arguments(
         product_of(call), variant.params["m"], variant.params["n"]
     )
-    made += map(i32, steps)
-    made += map(divisor, (named["w"].dims[3], named["w"].dims[2], combine("mul", p, q), q))
-    made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))
+    made += [*map(i32, steps), divisor(named["w"].dims[-1]), *window_arguments(call)]
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

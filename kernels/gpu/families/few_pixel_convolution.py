@@ -19,7 +19,11 @@ from tracea_graph.kernels.gpu.families import (
     tensor_core_matmul,
     warpgroup_convolution,
 )
-from tracea_graph.kernels.gpu.families.convolution import groups_of, product_of
+from tracea_graph.kernels.gpu.families.convolution import (
+    groups_of,
+    is_of_volumes,
+    product_of,
+)
 from tracea_graph.kernels.gpu.families.warpgroup_convolution import CHANNELS
 from tracea_graph.kernels.gpu.launch import Launch, i32
 from tracea_graph.kernels.gpu.variants import Variant
@@ -47,7 +51,7 @@ def steps_of(call: Call) -> int:
     Returns 0 if the number varies at run time.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
-    taps, channels = product(tuple(named["w"].dims[1:3])), named["w"].dims[-1]
+    taps, channels = product(named["w"].dims[1:-1]), named["w"].dims[-1]
     known = isinstance(taps, int) and isinstance(channels, int)
     return taps * ceil(channels / CHANNELS) if known else 0
 
@@ -65,7 +69,8 @@ def _stages(call: Call, variant: Variant) -> int:
 
 def name(call: Call) -> str:
     made = tensor_core_matmul.without_parts(product_of(call))
-    return tensor_core_matmul.name(made).replace("gemm_nk", "fewconv", 1)
+    own = "conv3d" if is_of_volumes(call) else "conv"
+    return tensor_core_matmul.name(made).replace("gemm_nk", f"few{own}", 1)
 
 
 def refusal(call: Call, variant: Variant) -> str:
@@ -88,6 +93,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     return {
         **few_row_matmul.parameters(_product(call, variant), variant),
         "conv": True,
+        "volume": is_of_volumes(call),
         "stages": _stages(call, variant),
         "ring_at": _ring_at(call, variant),
     }

@@ -238,6 +238,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
             fast_math=True) if narrow else chain),
         "strided": False,
         "conv": False,
+        "volume": False,
         "read": [EpilogueMatrix(f"x{x.index}", x.element, x.held, int(x.dtype.size))
                  for x in taken],
         "written": [EpilogueMatrix(f"y{y.index}", y.element, y.held, int(y.dtype.size))

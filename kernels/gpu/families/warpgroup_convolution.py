@@ -2,7 +2,7 @@
 
 The matmul is that of :mod:`convolution`.  Its depth is taps × channels, in steps of 64 channels of
 a tap, 32 of float32, or 128 of bytes.  If the image has fewer channels than a step, the copy fills
-the others with zeros.
+the others with zeros.  Tensor maps of volumes have an axis more than those of images.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul, warpgroup_matmul
-from tracea_graph.kernels.gpu.families.convolution import groups_of, product_of
+from tracea_graph.kernels.gpu.families.convolution import (
+    groups_of,
+    is_of_volumes,
+    product_of,
+    window_arguments,
+)
 from tracea_graph.kernels.gpu.families.tensor_core_matmul import TYPES
 from tracea_graph.kernels.gpu.launch import (
     MAP_ALIGN,
@@ -39,8 +44,12 @@ _FEW_TAPS, _LEAST_SHARE = 16, (4, 2)
 """Minimum channels for which padding to a whole step pays: that part of a step, for few taps and
 for many taps.
 """
-_MOST_STEP, _MOST_TAP = 8, 255
-"""Maximum stride of a window, and maximum distance of a tap from the first."""
+_MOST_STEP = 8
+"""Maximum stride of a window."""
+_MOST_TAP = {False: 255, True: 31}
+"""Maximum distance of a tap from the first, by whether images are volumes."""
+_MOST_CORNER = {False: 127, True: 15}
+"""Maximum distance of the first and the last start from the corners of the image."""
 
 
 def product_of_windows(call: Call) -> Call:
@@ -53,7 +62,8 @@ def product_of_windows(call: Call) -> Call:
 
 
 def name(call: Call) -> str:
-    return warpgroup_matmul.name(product_of_windows(call)).replace("wgmma_nk", "wgconv", 1)
+    own = "conv3d" if is_of_volumes(call) else "conv"
+    return warpgroup_matmul.name(product_of_windows(call)).replace("wgmma_nk", f"wg{own}", 1)
 
 
 def refusal(call: Call, variant: Variant) -> str:
@@ -81,22 +91,38 @@ def refusal_of_image(call: Call, span: int = CHANNELS) -> str:
         return str(why)
     if x.strides[-1] != 1:
         return "tensor maps need images with channels last"
-    taps, channels = product(tuple(w.dims[1:3])), w.dims[-1]
-    few = isinstance(taps, int) and taps <= _FEW_TAPS and 1 in w.dims[1:3]
+    taps, channels = product(w.dims[1:-1]), w.dims[-1]
+    few = isinstance(taps, int) and taps <= _FEW_TAPS and 1 in w.dims[1:-1]
     if not isinstance(channels, int) or channels < span // _LEAST_SHARE[not few]:
         return f"too few channels, or an unknown number: a step has {span}"
     step = MAP_ALIGN * span // LINE
     known = [s for s in (*x.strides[:-1], x.offset, w.offset, channels) if isinstance(s, int)]
     if any(s % step for s in known):
         return f"tensor maps need pixel strides that are multiples of {MAP_ALIGN} bytes"
-    reach = [(k - 1) * d for k, d in zip(w.dims[1:3], a["dilations"], strict=True)]
-    if max(a["strides"]) > _MOST_STEP or max(reach) > _MOST_TAP:
+    reach = [(k - 1) * d for k, d in zip(w.dims[1:-1], a["dilations"], strict=True)]
+    large = is_of_volumes(call)
+    if max(a["strides"]) > _MOST_STEP or max(reach) > _MOST_TAP[large]:
         return "tensor maps do not support such large strides or dilations"
+    ends = [n for n in _ends(call) if isinstance(n, int)]
+    if large and any(abs(n) > _MOST_CORNER[large] for n in (*ends, *a["pads"])):
+        return "windows start too far outside the volume for tensor maps"
     return ""
 
 
+def _ends(call: Call) -> list[Extent]:
+    """Return how far beyond the image the last start lies, outermost axis first."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    a, x, y = call.attributes, named["x"].dims[1:-1], named["y"][0].dims[1:-1]
+    return [
+        combine("sub", combine("sub", combine("mul", combine("sub", out, 1), step), pad),
+                combine("sub", size, 1))
+        for out, step, pad, size in zip(y, a["strides"], a["pads"], x, strict=True)
+    ]  # fmt: skip
+
+
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    return {**warpgroup_matmul.parameters(product_of_windows(call), variant), "conv": True}
+    made = warpgroup_matmul.parameters(product_of_windows(call), variant)
+    return {**made, "conv": True, "volume": is_of_volumes(call)}
 
 
 def shared(call: Call, variant: Variant) -> int:
@@ -122,18 +148,10 @@ def operands(
     x, w, a = named["x"], named["w"], call.attributes
     left, right = types or (TYPES[call.dtype],) * 2
     span = LINE // int(left.size)
-    _, height, width, _ = x.dims
-    _, p, q, _ = named["y"][0].dims
     filters, *taps, channels = w.dims
     groups = groups_of(call)
     # the last start lies as far beyond the image as the results need
-    ends = [
-        combine("sub", combine("sub", combine("mul", combine("sub", out, 1), step), pad),
-                combine("sub", size, 1))
-        for out, step, pad, size in zip((q, p), a["strides"][::-1], a["pads"][::-1],
-                                        (width, height), strict=True)
-    ]  # fmt: skip
-    window = Window(tuple(a["pads"][::-1]), (ends[0], ends[1]), tuple(a["strides"][::-1]))
+    window = Window(tuple(a["pads"][::-1]), tuple(_ends(call)[::-1]), tuple(a["strides"][::-1]))
     count = product(tuple(taps))
     by_tap = View(w.buffer, (filters, count, channels), (w.strides[0], channels, 1), w.offset)
     box: tuple[int, ...] = (n, 1, span)
@@ -144,7 +162,5 @@ def operands(
         box = (1, *box)
     maps = [pixel_map(x, left, (m, span), window), tensor_map(by_tap, right, box)]
     blocks = -(-channels // span)
-    more = [*map(divisor, (blocks, taps[1], combine("mul", p, q), q)),
-            *map(i32, (*a["strides"], *a["dilations"], *a["pads"])),
-            *map(i32, (channels,) * (groups > 1))]  # fmt: skip
+    more = [divisor(blocks), *window_arguments(call), *map(i32, (channels,) * (groups > 1))]
     return maps, more, combine("mul", count, blocks)

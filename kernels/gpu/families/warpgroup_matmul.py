@@ -257,8 +257,8 @@ def with_row_step(skeleton: Call, call: Call, unknown: Extent) -> Call:
     step = (1 if uneven else MAP_ALIGN) if known else unknown
     strides = (*y.strides[:-2], step, y.strides[-1])
     if call.op in ("conv", "integer_conv"):  # its pixels are the rows, all equally far apart
-        _, high, wide, _ = y.dims
-        strides = (product((high, wide, step)), product((wide, step)), step, y.strides[-1])
+        inner = [product((*y.dims[axis:-1], step)) for axis in range(1, len(y.dims))]
+        strides = (*inner, y.strides[-1])
     y = replace(y, strides=strides)
     return replace(skeleton, views=(*skeleton.views[:at], y, *skeleton.views[at + 1 :]))
 
@@ -349,6 +349,7 @@ def parameters(
         "table": table and {**epilogue["table"], "at": shared(call, variant)},
         "strided": False,
         "conv": False,
+        "volume": False,
         "blocks_of": False,
         "read": read,
         "written": written,

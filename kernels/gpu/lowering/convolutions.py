@@ -23,7 +23,7 @@ from tracea_graph.kernels.gpu.lowering.program_writer import (
 )
 from tracea_graph.kernels.gpu.lowering.row_ops import lower_reduce
 from tracea_graph.kernels.gpu.lowering.split_k import add_split_k
-from tracea_graph.kernels.gpu.lowering.volumes import convolve_volumes
+from tracea_graph.kernels.gpu.lowering.volumes import convolve_volumes, reads_volumes
 from tracea_graph.kernels.gpu.tile_choice import MANY_PIXELS, MANY_SHARED
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import LackingError, Shape, Value
@@ -52,13 +52,18 @@ LAST = (0, 2, 3, 1)
 """Axis order in which images are stored between steps: N, H, W, C."""
 
 
+def _last(value: Value) -> tuple[int, ...]:
+    """Return the axis order in which an image or a volume is stored between steps."""
+    return (0, *range(2, len(value.shape)), 1)
+
+
 def _plane(value: Value) -> Value:
     """View a 1-D image as a 2-D image of height 1."""
     return value.moved(ViewMove("unsqueeze", (2,))) if len(value.shape) == 3 else value
 
 
 def _window(window: ConvWindow) -> dict[str, tuple[int, ...]]:
-    """Return strides, dilations and the padding at the top and left, for two axes."""
+    """Return strides, dilations and the padding in front, for two axes or those of volumes."""
 
     def two(numbers: Sequence[int], alone: int) -> tuple[int, ...]:
         return (alone, *numbers) if window.rank == 1 else tuple(numbers)
@@ -73,7 +78,7 @@ def lower_conv(
 ) -> list[Value]:
     if p.window.rank > 3 or p.layout is not PLAIN:
         raise LackingError("GPU kernels convolve over one to three spatial axes only")
-    if p.window.rank == 3:
+    if p.window.rank == 3 and not reads_volumes(w, p):
         return [
             convolve_volumes(w, p, operands, lambda q, seen: lower_conv(w, q, seen, [None])[0])
         ]
@@ -84,7 +89,8 @@ def lower_conv(
     full: Shape = (*shape[:2], 1, shape[2]) if len(shape) == 3 else shape
     x, weight = _plane(x), _plane(weight)
     seen = [_plane(v) for v in seen]
-    y = w.number(full, LAST)
+    last = (0, *range(2, len(full)), 1)
+    y = w.number(full, last)
     bias = w.typed_as(bias, DType.F32) if bias else None
     if p.groups == 1 and x.shape[2:] == weight.shape[2:] == full[2:] == (1, 1):
         each = [v.flat(1, 3) for v in (x, weight, *seen, y)]
@@ -92,10 +98,10 @@ def lower_conv(
         return [y.moved(ViewMove("squeeze", (2,))) if len(shape) == 3 else y]
     chain, fused = p.epilogue, [_pixels(w, v) for v in seen]
     if None not in fused and (patches := _patches(w, p, x, weight)) is not None:
-        rows = [v.flat(3, 1) for v in (*fused, y.transposed(LAST)) if v]
+        rows = [v.flat(3, 1) for v in (*fused, y.transposed(last)) if v]
         product_call(w, *patches, "nk", chain, rows[:-1], rows[-1:], bias)
     elif chain and any(v is None for v in fused):
-        total = w.number(full, LAST)
+        total = w.number(full, last)
         convolve(w, p, x, weight, bias, None, (), total)
         w.chain(chain, [total, *seen], [y])
     else:
@@ -109,8 +115,8 @@ def _pixels(w: GpuProgramWriter, value: Value) -> Value | None:
     Returns None for a broadcast operand whose pixels have no constant stride.
     """
     for one in (value, None):
-        one = one or w.again(value, value.dtype, LAST)
-        transposed = one.transposed(LAST)
+        one = one or w.again(value, value.dtype, _last(value))
+        transposed = one.transposed(_last(value))
         try:
             as_pixel_rows(transposed.view)
         except GraphError:
@@ -131,7 +137,7 @@ def _patches(
     """
     (n, channels, *image), (filters, _, *taps) = x.shape, weight.shape
     window, few = _window(p.window), p.groups == 1 and p.channels < _RUN
-    if w.narrow not in HALVES or not few or tuple(taps) != window["strides"]:
+    if w.narrow not in HALVES or not few or tuple(taps) != window["strides"] or len(taps) > 2:
         return None
     if window["dilations"] != (1, 1) or any(any(pair) for pair in p.window.pairs):
         return None
@@ -166,29 +172,30 @@ def convolve(
 ) -> None:  # fmt: skip
     """Write one call; few channels of a group are multiplied together with those of others."""
     dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
-    if (packed := _packed(w, p, x, weight)) is not None:
+    last = _last(x)
+    if p.window.rank < 3 and (packed := _packed(w, p, x, weight)) is not None:
         px, pw, window = packed
         if not epilogue_inputs and (pair := _paired(w, px, pw, bias, y)) is not None:
             px, pw, bias, y = pair
         _conv_call(w, "conv", px, pw, bias, chain, epilogue_inputs, y, window)
         return
     read = x.dtype is dtype and (x.view.strides[1] == 1 or p.channels < _LEAST_COPIED)
-    x = w.typed_as(x, dtype) if read else w.again(x, dtype, LAST)
+    x = w.typed_as(x, dtype) if read else w.again(x, dtype, last)
     window = _window(p.window)
     depthwise = p.groups > 1 and each == 1 and filters == 1
-    order = (2, 3, 1, 0) if depthwise else (0, 2, 3, 1)
+    order = (2, 3, 1, 0) if depthwise else last
     weight = w.again(weight, dtype, order)  # in the layout that the kernel reads
     transposed = weight.transposed(order)
     if depthwise:
         transposed = transposed.moved(ViewMove("select", (2, 0)))
-        image = x.transposed(LAST).view
+        image = x.transposed(last).view
         _conv_call(w, "depthwise", image, transposed.view, bias, chain, epilogue_inputs, y, window)
         return
     groups, own = p.groups, transposed.view
     together = _groups_together(p.groups, each, filters)
     if together > 1:
         own, groups = _side_by_side(w, own, together, filters), groups // together
-    image = x.transposed(LAST).view
+    image = x.transposed(last).view
     _conv_call(w, "conv", image, own, bias, chain, epilogue_inputs, y, window, groups)
 
 
@@ -206,7 +213,7 @@ def _side_by_side(w: GpuProgramWriter, own: View, count: int, filters: int) -> V
     total, *taps, channels = own.dims
     wide = combine("mul", channels, count)
     made = w.temp(w.narrow, (total, *taps, wide))
-    w.chain(ZERO, [], [made.flat(4)])
+    w.chain(ZERO, [], [made.flat(len(made.shape))])
     row = product((*taps, wide))
     across = combine("add", combine("mul", filters, row), channels)
     steps = product((count, filters, row)), across, row
@@ -318,7 +325,7 @@ def _conv_call(
     epilogue_inputs: Sequence[Value], y: Value, window: dict[str, tuple[int, ...]],
     groups: int = 1,
 ) -> None:  # fmt: skip
-    dtype, out = w.narrow, y.transposed(LAST)
+    dtype, out = w.narrow, y.transposed(_last(y))
     own = chain
     if chain is not None:
         made = w.typed(chain, [Value(out.view, DType.F32), *epilogue_inputs], [out])

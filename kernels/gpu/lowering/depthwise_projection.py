@@ -78,7 +78,7 @@ def _call_of(before: Call, call: Call) -> Call | None:
     own: dict[str, Any] = CALLS.of(before).named(before)
     named: dict[str, Any] = CALLS.of(call).named(call)
     image, activation = _y(before).dims[1:3], _activation(before)
-    plain = named["w"].dims[1:3] == call.attributes["strides"] == (1, 1)
+    plain = named["w"].dims[1:-1] == call.attributes["strides"] == (1, 1)
     plain = plain and call.attributes["pads"] == (0, 0) and call.attributes["groups"] == 1
     if not plain or activation is None or max(before.attributes["dilations"]) > 1:
         return None

@@ -62,7 +62,7 @@ def multiply_pixels(
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, weight, (y,) = named["x"], named["w"], named["y"]
-    if weight.dims[1:3] != (1, 1) or x.dims[:3] != y.dims[:3]:
+    if weight.dims[1:-1] != (1, 1) or x.dims[:3] != y.dims[:3]:
         return False
     images, image = x.dims[0], product(x.dims[1:3])
     try:

@@ -1,18 +1,20 @@
 """Lower convolutions of volumes (``[N, C, D, H, W]``) to convolutions of images.
 
-A filter of one row and column convolves images of D × HW pixels.  Other filters convolve N · D
-images, whose channels are those of all taps along the depth: they are copied once per tap.
-Volumes of integers, channels last, become such images too.
+A filter of one row and column convolves images of D × HW pixels, and one of a single plane
+convolves N · D images.  Kernels read volumes in place for most of the others.  The rest convolves
+N · D images, whose channels are those of all taps along the depth: they are copied once per tap.
+So are volumes of integers, channels last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from tracea_graph.ir import Extent, combine
-from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter
+from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, GpuProgramWriter
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Value
 from tracea_graph.ops.chain import FULL, Chain, Step
@@ -21,13 +23,29 @@ from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
 from tracea_graph.ops.index_map import ViewMove, dense_strides
 
-__all__ = ["Convolve", "convolve_volumes", "unfold_integers"]
+__all__ = ["Convolve", "convolve_volumes", "reads_volumes", "unfold_integers"]
 
 Convolve = Callable[[ConvParams, Sequence[Value]], Value]
 """Writes a convolution of images."""
+_PACKED = 8
+"""Fewest channels of an image whose rows are not packed for filters."""
 _LAST = (0, 2, 3, 4, 1)
 _DEPTH_FIRST = (0, 2, 1, 3, 4)
 _SUM = Chain((FULL, FULL), (Step("add", (0, 1)),), (2,))
+
+
+def reads_volumes(w: GpuProgramWriter, p: ConvParams) -> bool:
+    """Whether a convolution over three axes is one call, which reads the volumes in place.
+
+    Depthwise ones are not, nor are those of few channels whose taps along the depth make images
+    of as many channels as are packed.
+    """
+    (deep, down, across), each = map(partial(_axis, p.window), range(3)), p.channels // p.groups
+    flat = down == across == ConvWindow.unit((1,))
+    alone = deep == ConvWindow.unit((1,))
+    depthwise = p.groups > 1 and each == p.filters // p.groups == 1
+    packed = w.narrow in HALVES and p.channels * p.window.kernel[0] < _PACKED
+    return not (flat or alone or depthwise or packed)
 
 
 def convolve_volumes(

@@ -37,7 +37,7 @@ inline void divisor(int64_t d, uint32_t* out) {
 // Arguments of a tensor map: the tensor's sizes in elements and its strides in bytes.
 struct Shape {
   uint64_t dims[kMaxAxes], strides[kMaxAxes];
-  int lower[2], upper[2];  // corners of the im2col bounding box
+  int lower[3], upper[3];  // corners of the im2col bounding box
 };
 
 // Whether a tensor at an address meets the alignment rules of tensor maps.
@@ -53,11 +53,11 @@ inline bool shape_of(const Argument& a, const int64_t* sizes, cu::Address at, Sh
     fits = fits && stride > 0 && stride < kMostStride / a.bytes && stride * a.bytes % kStep == 0;
     out->strides[i - 1] = static_cast<uint64_t>(stride) * static_cast<uint64_t>(a.bytes);
   }
-  for (int i = 0; a.kind == Argument::kPixels && i < 2; ++i) {
+  for (int i = 0; a.kind == Argument::kPixels && i < a.map->rank - 2; ++i) {
     const int64_t before = sizes[a.map->before[i]], after = sizes[a.map->after[i]];
-    constexpr int64_t kMostCorner = 127;
-    fits = fits && before >= 0 && before <= kMostCorner && after >= -kMostCorner &&
-           after <= kMostCorner;
+    const int64_t most_corner = a.map->rank == kMaxAxes ? 15 : 127;
+    fits = fits && before >= 0 && before <= most_corner && after >= -most_corner &&
+           after <= most_corner;
     out->lower[i] = static_cast<int>(-before), out->upper[i] = static_cast<int>(after);
   }
   return fits;
@@ -67,7 +67,8 @@ inline bool shape_of(const Argument& a, const int64_t* sizes, cu::Address at, Sh
 inline bool describe(const Argument& a, const int64_t* sizes, cu::Address at, cu::TensorMap* out) {
   const Map& map = *a.map;
   const bool pixels = a.kind == Argument::kPixels;
-  const uint32_t steps[kMaxAxes] = {1, pixels ? map.steps[0] : 1, pixels ? map.steps[1] : 1, 1, 1};
+  uint32_t steps[kMaxAxes] = {1, 1, 1, 1, 1};
+  for (int32_t i = 0; pixels && i < map.rank - 2; ++i) steps[1 + i] = map.steps[i];
   Shape shape;
   if (!shape_of(a, sizes, at, &shape)) return false;
   const int type = map.type == kHalf        ? cu::kMapF16

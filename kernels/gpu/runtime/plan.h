@@ -35,8 +35,9 @@ struct Map {  // a tensor map's view of its tensor, innermost axis first
   int32_t type, rank;
   int32_t dims[kMaxAxes], strides[kMaxAxes];  // sizes; strides from axis 1 on
   uint32_t box[kMaxAxes];
-  int32_t before[2], after[2];  // sizes, of an image's width and height: kernels/gpu/launch.py
-  uint32_t steps[2];
+  // sizes, of an image's width and height, and of a volume's depth: kernels/gpu/launch.py
+  int32_t before[3], after[3];
+  uint32_t steps[3];
 };
 struct Argument {
   enum Kind : int32_t { kPointer, kWhole, kReal, kDivisor, kFixed, kMap, kPixels } kind;
@@ -211,10 +212,10 @@ class Reader : PlanWords {
     for (int32_t i = 0; i < map->rank && !error_.set; ++i) map->dims[i] = size_number();
     for (int32_t i = 1; i < map->rank && !error_.set; ++i) map->strides[i] = size_number();
     const bool pixels = out->kind == Argument::kPixels;
-    if (pixels && map->rank != 4) error_.fail("A tensor map of the plan is of no image.");
+    if (pixels && map->rank < 4) error_.fail("A tensor map of the plan is of no image.");
     for (int32_t i = 0; i < (pixels ? 2 : map->rank) && !error_.set; ++i)
       map->box[i] = static_cast<uint32_t>(small(1, kMaxBox, "box of a tensor map"));
-    for (int32_t i = 0; pixels && i < 2 && !error_.set; ++i) {
+    for (int32_t i = 0; pixels && i < map->rank - 2 && !error_.set; ++i) {
       map->before[i] = size_number(), map->after[i] = size_number();
       map->steps[i] = static_cast<uint32_t>(small(1, kMaxStep, "step of a tensor map"));
     }

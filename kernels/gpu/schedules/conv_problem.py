@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.families.convolution import is_of_volumes
 from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, WINDOWS, variants_of
 from tracea_graph.kernels.gpu.schedule import IMAGE_SCHEDULES
 from tracea_graph.kernels.gpu.schedules.matmul_problem import TensorCoreProblem
@@ -152,11 +153,13 @@ class ConvolutionProblem(TensorCoreProblem):
 def conv_of(call: Call) -> ConvolutionProblem | None:
     """Return the problem of a call.
 
-    Returns None if sizes other than the number of images are symbolic, if x, w or y is not
-    contiguous, if there are several results or groups, or if the call uses split-K.
+    Returns None for volumes, if sizes other than the number of images are symbolic, if x, w or y
+    is not contiguous, if there are several results or groups, or if the call uses split-K.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, y, a = named["x"], named["w"], named["y"][0], call.attributes
+    if is_of_volumes(call):
+        return None
     sizes = (*x.dims[1:], *y.dims[1:], *w.dims)
     if not all(isinstance(n, int) for n in sizes) or len(named["y"]) > 1 or a["groups"] > 1:
         return None

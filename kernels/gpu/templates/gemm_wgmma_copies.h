@@ -60,7 +60,13 @@ ${load_w("step", nth)}
           wait_for_grid();
         }
         //% if conv
+        //% if volume
+        const i32 image = quotient(row0, pixels), place = row0 - image * (i32)pixels.value;
+        const i32 plane = quotient(place, pixels_hw), pixel = place - plane * (i32)pixels_hw.value;
+        const i32 first_d = plane * stride_d - front;
+        //% else
         const i32 image = quotient(row0, pixels), pixel = row0 - image * (i32)pixels.value;
+        //% endif
         const i32 line = quotient(pixel, pixels_w);
         const i32 first_h = line * stride_h - top;
         const i32 first_w = (pixel - line * (i32)pixels_w.value) * stride_w - left;
@@ -81,9 +87,17 @@ ${load_w("stage", nth)}
           }
           //% if conv
           const i32 at = quotient(${nth}, blocks_c), r = quotient(at, taps_w);
+          //% if volume
+          const i32 deep = quotient(r, taps_h);
+          load_pixels(ring + stage * ${stage_bytes}, x_map, full + stage,
+                      {(${nth} - at * (i32)blocks_c.value) * ${span}${" + i0 * channels" if batch}, first_w, first_h, first_d, image},
+                      (at - r * (i32)taps_w.value) * dilation_w, (r - deep * (i32)taps_h.value) * dilation_h,
+                      deep * dilation_d);
+          //% else
           load_pixels(ring + stage * ${stage_bytes}, x_map, full + stage,
                       {(${nth} - at * (i32)blocks_c.value) * ${span}${" + i0 * channels" if batch}, first_w, first_h, image},
                       (at - r * (i32)taps_w.value) * dilation_w, r * dilation_h);
+          //% endif
           //% elif blocks_of
           const i32 from = (next - first_id) * ${span};
           if (step + 1 < steps) next = ids[step + 1];

@@ -86,6 +86,15 @@ DEV void load_pixels(void* to, const tensor_map& m, u64* b, const i32 (&at)[4], 
       "h"((u16)w), "h"((u16)h)
       : "memory");
 }
+// The same of a volume.
+DEV void load_pixels(void* to, const tensor_map& m, u64* b, const i32 (&at)[5], i32 w, i32 h, i32 d) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5, %6, %7}], [%2], {%8, %9, %10};" ::"r"(shared_address(to)),
+      "l"(&m), "r"(shared_address(b)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]),
+      "h"((u16)w), "h"((u16)h), "h"((u16)d)
+      : "memory");
+}
 
 // ---- clusters and distributed shared memory
 DEV i32 cluster_rank() {

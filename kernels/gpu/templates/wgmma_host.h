@@ -11,9 +11,9 @@ struct tensor_map {  // as encoded by the test double of the driver; innermost a
   u64 address, dims[5], strides[4];
   u16 box[5];
   u8 rank, size;
-  signed char lower[2], upper[2], steps[2];  // im2col bounding box: width, height
+  signed char lower[3], upper[3], steps[3];  // im2col bounding box: width, height, depth
   u16 pixels;
-  u8 rounded, unused[27];
+  u8 rounded, unused[23];
 };
 static_assert(sizeof(tensor_map) == 128, "a parameter of 128 bytes");
 
@@ -159,31 +159,46 @@ DEV void load_box_for_pair(void* to, const tensor_map& m, u64* barrier, const i3
   for (i32 rank = 0; rank < 2; rank++)
     load_bytes(in_block(rank, to), (u64*)in_block(rank, barrier), box_of(to, m, at));
 }
-DEV void load_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[4], i32 w, i32 h) {
-  if (m.rank != 4 || !m.pixels) machine.fail("takes pixels of no image", machine.current);
+// Pixels of an image, or of a volume: of as many axes as coordinates are given.
+template <int RANK>
+DEV void copy_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at)[RANK],
+                     const i32 (&tap)[RANK - 2]) {
+  constexpr i32 AXES = RANK - 2, FARTHEST = AXES == 3 ? 31 : 255;
+  if (m.rank != RANK || !m.pixels) machine.fail("takes pixels of no image", machine.current);
   if ((u8*)to - machine.shared & 1023) machine.fail("copies pixels to no line of 1024 bytes", machine.current);
-  if (w < 0 || w > 255 || h < 0 || h > 255) machine.fail("moves pixels too far", machine.current);
+  for (i32 by : tap)
+    if (by < 0 || by > FARTHEST) machine.fail("moves pixels too far", machine.current);
   coming_box one = {(u8*)to, std::vector<u8>(m.pixels * 128), barrier};
-  i32 place[3] = {at[1], at[2], at[3]};
+  i32 place[AXES + 1];
+  for (i32 axis = 0; axis <= AXES; axis++) place[axis] = at[1 + axis];
   for (i32 pixel = 0; pixel < m.pixels; pixel++) {
-    const i64 column = place[0] + w, line = place[1] + h, image = place[2];
-    const bool inside = column >= 0 && column < (i64)m.dims[1] && line >= 0 && line < (i64)m.dims[2] &&
-                        image >= 0 && image < (i64)m.dims[3];
+    bool inside = true;
+    u64 start = m.address;
+    for (i32 axis = 0; axis <= AXES; axis++) {
+      const i64 index = place[axis] + (axis < AXES ? tap[axis] : 0);
+      inside = inside && index >= 0 && index < (i64)m.dims[1 + axis];
+      start += index * (i64)m.strides[axis];
+    }
     for (i32 c = 0; c < 128 / m.size; c++)
       if (inside && at[0] + c < (i64)m.dims[0]) {
-        const u64 from = m.address + (at[0] + c) * m.size + column * m.strides[0] +
-                         line * m.strides[1] + image * m.strides[2];
+        const u64 from = start + (at[0] + c) * m.size;
         const i32 byte = c * m.size, run = byte / 16 ^ pixel % 8;
         memcpy(one.value.data() + pixel * 128 + run * 16 + byte % 16, (const void*)from, m.size);
       }
-    for (i32 side = 0; side < 2; side++) {
+    for (i32 side = 0; side < AXES; side++) {
       if ((place[side] += m.steps[side]) <= (i64)m.dims[1 + side] - 1 + m.upper[side]) break;
       place[side] = m.lower[side];
-      if (side == 1) place[2]++;
+      if (side == AXES - 1) place[AXES]++;
     }
   }
   memset(to, 0xff, one.value.size());
   groups.boxes.push_back(std::move(one));
+}
+DEV void load_pixels(void* to, const tensor_map& m, u64* b, const i32 (&at)[4], i32 w, i32 h) {
+  copy_pixels(to, m, b, at, {w, h});
+}
+DEV void load_pixels(void* to, const tensor_map& m, u64* b, const i32 (&at)[5], i32 w, i32 h, i32 d) {
+  copy_pixels(to, m, b, at, {w, h, d});
 }
 // ---- clusters and distributed shared memory
 DEV i32 cluster_rank() { return machine.rank(); }

@@ -26,6 +26,7 @@ from tests.kernels.gpu import (
     projection_cases,
     quantized_cases,
     sparse_cases,
+    volume_cases,
     window_cases,
 )
 from tests.kernels.gpu.cases import (
@@ -509,4 +510,5 @@ CASES = (
     *gated_cases.CASES, *low_rank_cases.CASES, *quantized_cases.CASES, *line_cases.CASES,
     *float8_cases.CASES, *window_cases.CASES, *concat_cases.CASES,
     *expansion_cases.CASES, *grouped_cases.CASES,
+    *volume_cases.CASES,
 )  # fmt: skip

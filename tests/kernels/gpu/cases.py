@@ -6,6 +6,7 @@ of the reference, which is taken in float64 from the operands as they are stored
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -751,33 +752,39 @@ def _moves() -> Iterator[Case]:
 
 
 def convolved(x: Array, w: Array, strides: Sequence[int], dilations: Sequence[int],
-              pads: Sequence[int], out: tuple[int, int]) -> Array:  # fmt: skip
-    """A convolution with channels last, tap by tap; zeros around the image as far as it takes."""
-    (filters, kh, kw, _), (n, h, width, c) = w.shape, x.shape
+              pads: Sequence[int], out: Sequence[int]) -> Array:  # fmt: skip
+    """A convolution with channels last, tap by tap, of images or of volumes.
+
+    There are zeros around the image as far as it takes.
+    """
+    (filters, *taps, _), (n, *sides, c) = w.shape, x.shape
     far = [(o - 1) * s + (k - 1) * d + 1
-           for o, s, k, d in zip(out, strides, (kh, kw), dilations, strict=True)]  # fmt: skip
-    around = np.zeros((n, max(far[0], h + pads[0]), max(far[1], width + pads[1]), c))
-    around[:, pads[0] : pads[0] + h, pads[1] : pads[1] + width] = x
+           for o, s, k, d in zip(out, strides, taps, dilations, strict=True)]  # fmt: skip
+    sizes = [max(f, side + pad) for f, side, pad in zip(far, sides, pads, strict=True)]
+    around = np.zeros((n, *sizes, c))
+    inner = [slice(pad, pad + side) for side, pad in zip(sides, pads, strict=True)]
+    around[(slice(None), *inner)] = x
     y = np.zeros((n, *out, filters))
-    for r in range(kh):
-        for s in range(kw):
-            rows, cols = (slice(k * d, k * d + (o - 1) * t + 1, t) for k, d, o, t in
-                          zip((r, s), dilations, out, strides, strict=True))  # fmt: skip
-            y += around[:, rows, cols] @ w[:, r, s].T
+    for tap in np.ndindex(*taps):
+        read = [slice(k * d, k * d + (o - 1) * t + 1, t)
+                for k, d, o, t in zip(tap, dilations, out, strides, strict=True)]  # fmt: skip
+        y += around[(slice(None), *read)] @ w[(slice(None), *tap)].T
     return y
 
 
 def conv(
-    dtype: DType, image: tuple[int, int, int, int], filters: tuple[int, int, int], *,
-    strides: tuple[int, int] = (1, 1), dilations: tuple[int, int] = (1, 1),
-    pads: tuple[int, int] = (0, 0), chain: Chain | None = None, late: int = 0, parts: int = 0,
+    dtype: DType, image: tuple[int, ...], filters: tuple[int, ...], *,
+    strides: tuple[int, ...] = (), dilations: tuple[int, ...] = (),
+    pads: tuple[int, ...] = (), chain: Chain | None = None, late: int = 0, parts: int = 0,
     multiply: str = "", groups: int = 1,
 ) -> Maker:  # fmt: skip
-    """``image``: N, H, W, C; ``filters``: how many, and their taps; as much below as above; the
-    depth of tiles of 64 × 64 perhaps cut into parts; ``multiply`` names how, if not the type;
-    ``groups`` of channels."""
+    """``image``: N, H, W, C, or a volume: N, D, H, W, C; ``filters``: how many, and their taps; as
+    much below as above; the depth of tiles of 64 × 64 perhaps cut into parts; ``multiply`` names
+    how, if not the type; ``groups`` of channels."""
     n, *sides, c = image
     count, *taps = filters
+    ones = (1,) * len(taps)
+    strides, dilations, pads = strides or ones, dilations or ones, pads or (0,) * len(taps)
     out = tuple((side + 2 * pad - d * (k - 1) - 1) // s + 1 for side, pad, d, k, s in
                 zip(sides, pads, dilations, taps, strides, strict=True))  # fmt: skip
 
@@ -792,14 +799,13 @@ def conv(
             x=memory.put(x, late), w=memory.put(w), bias=memory.put(bias),
             inputs=[memory.put(one) for one in more], y=[y], chain=chain, strides=strides,
             dilations=dilations, pads=pads, groups=groups,
-            **(cut(memory, -(-n * out[0] * out[1] // 64) * -(-count // 64), parts, 64 * 64)
+            **(cut(memory, -(-n * math.prod(out) // 64) * -(-count // 64), parts, 64 * 64)
                if parts else {}),
         )  # fmt: skip
 
         def expected() -> list[Expected]:
             parts_of = zip(np.split(wide(x), groups, -1), np.split(wide(w), groups), strict=True)
-            sums = [convolved(*one, strides, dilations, pads, (out[0], out[1]))
-                    for one in parts_of]  # fmt: skip
+            sums = [convolved(*one, strides, dilations, pads, out) for one in parts_of]
             sums = np.concatenate(sums, -1) + bias
             value = chain.reference([sums, *map(wide, more)])[0] if chain else sums
             return [

@@ -196,8 +196,10 @@ def encoded(m: TensorMap) -> bytes:
     if m.window is not None:
         before, after = m.window.before, m.window.after
         lower = [-int(n) for n in before]  # type: ignore[call-overload]
-        made += struct.pack("<6bH", *lower, *after, *m.window.steps, m.box[1])
-    return made.ljust(100, b"\0") + bytes([m.rounded]) + bytes(27)
+        for side in (lower, after, m.window.steps):
+            made += struct.pack("<3b", *side, *[1] * (3 - len(side)))
+        made += struct.pack("<xH", m.box[1])
+    return made.ljust(104, b"\0") + bytes([m.rounded]) + bytes(23)
 
 
 class LeftBehind(ctypes.Structure):

@@ -8,6 +8,9 @@ import pytest
 from tests.kernels.gpu.cases import TOLERANCE
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph.ir import DType, TensorSpec
+from tracea_graph.kernels.gpu.kernel_selection import launches_for
+from tracea_graph.kernels.gpu.launch_order import constant_calls
+from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
@@ -58,3 +61,38 @@ def test_volumes_of_any_sizes_have_programs() -> None:
     specs = [TensorSpec(DType.F32, ("n", 8, "d", "h", "w")), TensorSpec(DType.F32, params.shape)]
     program = program_of(params, specs, DType.F16, {"n": 2, "d": 9, "h": 16, "w": 16})
     assert [c.op for c in program.calls].count("conv") == 1
+
+
+def planned(window: ConvWindow, channels: int, groups: int = 1) -> list[Call]:
+    """The calls of a convolution in fp16 that an execution launches between its input and y."""
+    params = ConvParams(channels, channels, window, groups)
+    specs = [TensorSpec(DType.F32, s) for s in ((2, channels, 16, 28, 28), params.shape)]
+    program = program_of(params, specs, DType.F16)
+    once = constant_calls(program.calls, frozenset({1}))
+    _, *calls, _ = (c for c, done in zip(program.calls, once, strict=True) if not done)
+    return calls
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("name", ["same", "strided", "dilated"])
+def test_volumes_are_convolved_in_place(name: str, groups: int) -> None:
+    (call,) = planned(WINDOWS[name], 128, groups)
+    (launch, symbol), *_ = launches_for(call)
+    assert "conv3d" in symbol and launch.arguments[0].kind == "pixels"
+    x = launch.arguments[0].value
+    assert isinstance(x, View) and x.dims == (2, 16, 28, 28, 128)
+
+
+def test_filters_of_one_plane_or_one_pixel_convolve_images() -> None:
+    for name, dims in (("frames alone", (32, 28, 28, 64)), ("depth alone", (2, 16, 784, 64))):
+        (call,) = planned(WINDOWS[name], 64)
+        assert call.views[0] is not None and call.views[0].dims == dims
+
+
+def test_windows_that_start_too_far_outside_have_no_tensor_maps() -> None:
+    """The corners of a volume's tensor map lie up to 15 pixels away."""
+    for pad, able in ((15, True), (16, False)):
+        window = ConvWindow((3, 3, 3), ONES, (pad,) * 3, (pad,) * 6)
+        (call,) = planned(window, 64)
+        kinds = [launch.arguments[0].kind for launch, _ in launches_for(call)]
+        assert ("pixels" in kinds) == able
