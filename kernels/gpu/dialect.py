@@ -74,6 +74,7 @@ HIP = Dialect(
             "attention_grouped",
             "attention_projection",
             "attention_quantized",
+            "attention_quantized_many",
             "attention_split",
             "attention_wgmma",
             "depthwise_expanded",

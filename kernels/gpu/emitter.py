@@ -148,6 +148,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "kv_append_rotated.cu.in": kv_append_rotated,
         "attention_projection.cu.in": attention_projection,
         "attention_quantized.cu.in": quantized_attention,
+        "attention_quantized_many.cu.in": quantized_attention,
         "mlp.cu.in": row_mlp,
         "gemm_gated_wgmma.cu.in": gated_matmul,
         "gemm_grouped_wgmma.cu.in": grouped_integers,

@@ -39,7 +39,7 @@ _TASKS: Mapping[str, str] = MappingProxyType(
         "depthwise_projection": "output pixels of all filters",
         "pool": "output pixels of neighbouring channels",
         "attention_projection": "16 rows; a block has two heads and their columns",
-        "quantized_attention": "tiles of 64 queries of one head, in turn",
+        "quantized_attention": "tiles of queries of one head",
         "expanded_depthwise": "lines of an image, for some channels after others",
         "gated_gemm": "a tile of the result, of products of both matrices",
         "grouped_integer_gemm": "a tile of the result of one of the matmuls",

@@ -93,7 +93,7 @@ def rounded_attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
     for variant in (v for v in VARIANTS if (v.op, v.dtype) == (call.op, call.dtype)):
         if quantized_attention.refusal(call, variant):
             continue
-        within = combine("min", keys, combine("sub", variant.params["keys"] + 1, keys))
+        within = combine("min", keys, combine("sub", variant.params["most"] + 1, keys))
         found.append((variant, within))
         if isinstance(within, int):
             break

@@ -166,7 +166,7 @@ _ONLY_TILES = MappingProxyType({
     "mlp": ("192x1", "both weights fit into shared memory"),
     "expanded_depthwise": ("2x32", "one or two images"),
     "attention_projection": ("16x6", "a cluster computes 16 rows"),
-    "quantized_attention": ("64x128", "a block holds all keys"),
+    "quantized_attention": ("64x128", "a block holds all of few keys"),
     "squeeze_excite": ("512x1", "one block per image"),
     "elementwise": ("256x16", "16 bytes per thread"),
 })  # fmt: skip

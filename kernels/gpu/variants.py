@@ -258,15 +258,16 @@ def _attend(dtype: str, keys: int) -> Variant:
     return Variant("attention", dtype, "attention_few.cu.in", tile, 128, params, ("wgmma",))
 
 
-_ROUNDED_KEYS = MappingProxyType({128: 3, 256: 2})
-"""Maximum numbers of keys of the kernels of attention of 8-bit integers, and blocks of an SM."""
+_ROUNDED = ((1, 128, 1, 128, 3), (1, 256, 1, 256, 2), (2, 64, 8, 2048, 2))
+"""Attention of 8-bit integers: warpgroups, keys of a tile, stages, most keys, blocks of an SM."""
 
 
-def _rounded_attention(dtype: str, keys: int) -> Variant:
-    """Attention of 8-bit integers: 64 queries at a time, to at most ``keys`` keys."""
-    op, template = "quantized_attention", "attention_quantized.cu.in"
-    params = {"keys": keys, "blocks": _ROUNDED_KEYS[keys]}
-    return Variant(op, dtype, template, f"64x{keys}", 128, params, ("wgmma",))
+def _rounded_attention(dtype: str, numbers: tuple[int, ...]) -> Variant:
+    params = dict(zip(("groups", "keys", "stages", "most", "blocks"), numbers, strict=True))
+    groups, keys, stages, *_ = numbers
+    many, ring = ("_many", f"x{stages}") if stages > 1 else ("", "")
+    tile, template = f"{64 * groups}x{keys}{ring}", f"attention_quantized{many}.cu.in"
+    return Variant("quantized_attention", dtype, template, tile, 128 * groups, params, ("wgmma",))
 
 
 def _split(dtype: str, keys: int) -> Variant:
@@ -545,7 +546,7 @@ VARIANTS = (
         )
         for d in ("f16", "bf16")
     ),
-    *(_rounded_attention(d, keys) for d in ("f16", "bf16") for keys in _ROUNDED_KEYS),
+    *(_rounded_attention(d, numbers) for d in ("f16", "bf16") for numbers in _ROUNDED),
     *(
         Variant(
             "expanded_depthwise",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.gpu.timing_row import Row, Work
+from tests.gpu.timing_row import CHOSEN, Row, Work
 from tests.kernels.gpu import quantized_cases
 from tests.kernels.gpu.cache_cases import appended, cached
 from tests.kernels.gpu.cases import attention
@@ -38,7 +38,10 @@ def _attentions(queries: int, head: int, order: str, *tiles: str) -> Row:
 
 
 def _quantized(queries: int, head: int, *tiles: str) -> Row:
-    """Attention of a QDQ graph, bytes behind it; torch's is in fp16, without roundings."""
+    """Attention of a QDQ graph, bytes behind it; torch's is in fp16, without roundings.
+
+    The chosen kernels are three launches.
+    """
     chain = quantized_cases.rounded_scores(DType.F16)
     sizes, work = (32, 12, queries, queries), _attend(12, queries, head, False, 32)
     make = quantized_cases.attended(DType.F16, sizes, (head, head), chain, "u8")
@@ -172,7 +175,8 @@ ROWS: tuple[Row, ...] = (
     *(_banded(128, (511, 0), "add", "128x128x2", "64x32", lists=lists) for lists in (True, False)),
     *(_banded(256, (511, 0), "add", "128x32x2", "64x32", lists=lists) for lists in (True, False)),
     *(_quantized(128, head, "64x128", "64x256") for head in (32, 64)),
-    _quantized(256, 64, "64x256"),
+    _quantized(256, 64, "64x256", "128x64x8"),
+    *(_quantized(queries, 64, CHOSEN, "128x64x8") for queries in (384, 512)),
     _floats(32, 12, 128, 64, "none", _FLOATS, "64x16"),
     _floats(8, 12, 512, 64, "none", _FLOATS, "64x16"),
     _floats(1, 12, 128, 64, "none", _FLOATS, "64x16", "32x16"),

@@ -1,7 +1,8 @@
 """Attention of 8-bit integers in one launch, for sm_90a: scores, weights and results are rounded.
 
-A warpgroup (``wgmma``) holds the scores of 64 queries with all keys: weights are rounded to steps
-of their sum's share, so that all scores come before the first weight.  A call stands for one of
+Weights are rounded to steps of their sum's share, so that all scores come before the first weight.
+A warpgroup (``wgmma``) holds the scores of 64 queries with all keys, if these are few, or computes
+them twice, from tiles of keys that pass through shared memory.  A call stands for one of
 the product of queries and keys, the softmax and the product with values (``part``).  Where this
 kernel computes them, the last one launches it and the others launch nothing; elsewhere kernels of
 their own compute them.
@@ -39,14 +40,14 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import FULL, ROW, Chain, Ref, Step
 
-__all__ = ["CHAIN_ATTRIBUTES", "MOST_KEYS", "chain_of_part", "launch", "name", "parameters",
+__all__ = ["CHAIN_ATTRIBUTES", "chain_of_part", "launch", "name", "parameters",
            "part_of", "refusal", "result_form", "shared", "with_sizes"]  # fmt: skip
 
-MOST_KEYS = 256
-"""Maximum number of keys."""
 _WIDE, _QUERIES = 64, 64
-"""Maximum head size, and number of queries of a tile."""
+"""Maximum head size, and number of queries of a warpgroup."""
 _WORD = 4
+_FARTHEST = 64.0
+"""Distance below a bound of scores down to which powers, and their sums, are normal numbers."""
 _BYTES = MappingProxyType({"u8": DType.U8, "i8": DType.I8})
 CHAIN_ATTRIBUTES = ("form", "factor", "step", "zero", "low", "high")
 """Attributes that give the chain of the last part, which the call does not hold."""
@@ -166,8 +167,8 @@ def refusal(call: Call, variant: Variant) -> str:
     if not all(isinstance(size, int) and 1 <= size <= _WIDE for size in sizes):
         return f"heads have more than {_WIDE} columns"
     keys = n["k"].dims[2]
-    if isinstance(keys, int) and not 0 < keys <= variant.params["keys"]:
-        return f"the number of keys is 0 or above {variant.params['keys']}"
+    if isinstance(keys, int) and not 0 < keys <= variant.params["most"]:
+        return f"the number of keys is 0 or above {variant.params['most']}"
     if any(v.strides[-1] != 1 for v in (*heads, n["y"])):
         return "heads are not contiguous along their columns"
     if any(v.buffer.kind != "temp" for v in heads):
@@ -184,16 +185,19 @@ def refusal(call: Call, variant: Variant) -> str:
 
 
 def tile_of(call: Call, variant: Variant) -> HeadTile:
-    """Return the shared-memory layout of a head; a block holds all its keys at once."""
-    n = _named(call)
+    """Return the shared-memory layout of a head."""
+    n, p = _named(call), variant.params
     up = [-(-n[v].dims[-1] // 16) * 16 for v in "qv"]
-    return HeadTile(1, variant.params["keys"], 1, *up)
+    return HeadTile(p["groups"], p["keys"], p["stages"], *up)
 
 
 def _strips_at(call: Call, variant: Variant) -> int:
     """Return the offset of the strips in which warps order their results."""
     tile = tile_of(call, variant)
-    return tile.q_bytes + tile.k_bytes + tile.v.nbytes
+    # all keys and values, or a ring for both, whose tiles have equal sizes; the next keys come
+    # while values are read, so that it has three stages or more
+    return tile.q_bytes + (tile.k_bytes + tile.v.nbytes if tile.stages == 1 else
+                           tile.stages * tile.k_bytes)  # fmt: skip
 
 
 def _scored(call: Call) -> ScoreChains:
@@ -282,13 +286,33 @@ def _count(chain: Chain) -> int:
 
 def _barriers_at(call: Call, variant: Variant) -> int:
     """Return the offset of the barriers, after the values of each key."""
-    staged = len(_scored(call).keyed) * variant.params["keys"] * _WORD
-    return _strips_at(call, variant) + 4 * STRIP + staged
+    return _keyed_at(call, variant, len(_scored(call).keyed))
 
 
 def _keyed_at(call: Call, variant: Variant, number: int) -> int:
     """Return the offset of a value of each key in shared memory."""
-    return _strips_at(call, variant) + 4 * STRIP + number * variant.params["keys"] * _WORD
+    p = variant.params
+    strips = 4 * p["groups"] * STRIP
+    return _strips_at(call, variant) + strips + number * p["most"] * _WORD
+
+
+def _bound(call: Call) -> float | None:
+    """Return a bound of all scores of which powers can be taken relative to, not their maximum.
+
+    None if there is none, or scores may lie too far below it.
+    """
+    scores = _scored(call)
+    last = scores.chain.steps[-1] if scores.chain.steps else None
+    if (
+        last is None
+        or last.op != "saturate"
+        or scores.chain.results != (_count(scores.chain) - 1,)
+    ):
+        return None
+    low, high = last.args[1:]
+    if not isinstance(low, float) or not isinstance(high, float):
+        return None
+    return high if (high - low) * scores.unit <= _FARTHEST else None
 
 
 def _statements(call: Call) -> Lifted:
@@ -305,7 +329,8 @@ def _statements(call: Call) -> Lifted:
 
 
 def shared(call: Call, variant: Variant) -> int:
-    return _barriers_at(call, variant) + 24
+    barriers = 3 if variant.params["stages"] == 1 else 1 + 2 * variant.params["stages"]
+    return _barriers_at(call, variant) + 8 * barriers
 
 
 def name(call: Call) -> str:
@@ -313,6 +338,7 @@ def name(call: Call) -> str:
     depth, depth_v = n["q"].dims[-1], n["v"].dims[-1]
     words = [f"quantized_attention_d{depth}" + (f"v{depth_v}" if depth != depth_v else "")]
     words += [_statements(call).key] if call.chain else []
+    words += ["bounded"] if _bound(call) is not None else []
     return "_".join([*words, str(a["form"])])
 
 
@@ -333,6 +359,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "kind": call.dtype,
         "form": form,
         "guarded": False,
+        "bounded": variant.params["stages"] > 1 and _bound(call) is not None,
         "instructions": [Instruction(tile.keys, False, True),
                          Instruction(tile.depth_v, True, False)],
         "inputs": chain_parameters.operands(tensor_chain(call))[1:],
@@ -344,6 +371,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "depth_v": tile.depth_v,
         "panels_v": tile.panels_v,
         "q": tile.q, "k": tile.k, "v": tile.v,
+        "ring": tile.ring,
         "q_bytes": tile.q_bytes, "k_bytes": tile.k_bytes, "v_bytes": tile.v.nbytes,
         "exchange": _EXCHANGE,
         "byte_pitch": _BYTE_PITCH,
@@ -358,7 +386,7 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     taken, a, n = shared(call, variant), call.attributes, _named(call)
     if a["part"] != ROUNDED_PARTS[-1]:
         return Launch(symbol, (0, 1, 1), variant.threads, taken, ())
-    own, keys = TYPES[call.dtype], variant.params["keys"]
+    own, keys, side = TYPES[call.dtype], variant.params["keys"], 64 * variant.params["groups"]
     batch, heads, queries, _ = n["q"].dims
     made: list[Argument] = [tensor_map(n["q"], own, (1, 1, _QUERIES, _WIDE))]
     made += [tensor_map(n[v], own, (1, 1, keys, _WIDE)) for v in "kv"]
@@ -367,14 +395,18 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         kept = (0, 1, 3) if x.kind == ROW else (0, 1, 2, 3)
         made += [pointer(view, x.dtype), *(i32(view.strides[axis]) for axis in kept)]
     made += [pointer(n["y"], _BYTES.get(str(a["form"]), own)), *map(i32, n["y"].strides[:-1])]
-    tiles = combine("ceildiv", queries, _QUERIES)
-    each = few_key_attention.tiles_of_block(
-        product((batch, heads, tiles)), tiles, variant.params["blocks"]
-    )
+    tiles = combine("ceildiv", queries, side)
+    each: Extent = 1
+    if variant.params["stages"] == 1:  # keys and values are copied once for several tiles
+        each = few_key_attention.tiles_of_block(
+            product((batch, heads, tiles)), tiles, variant.params["blocks"]
+        )
     runs: Extent = combine("ceildiv", tiles, each)
     made += [divisor(runs), divisor(heads), i32(queries), i32(n["k"].dims[2])]
     numbers = ("weight_step", "weight_high", *CHAIN_ATTRIBUTES[1:])
     made += [f32(float(a[one])) for one in numbers]
     made += [i32(each), f32(_scored(call).unit), *map(f32, _statements(call).values)]
+    bound = _bound(call) if variant.params["stages"] > 1 else None
+    made += [f32(bound)] if bound is not None else []
     blocks = product((batch, heads, runs))
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

@@ -13,7 +13,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.quantized_attention import chain_of_part
 from tracea_graph.ops.chain import Chain, Step
 
-__all__ = ["CASES", "attended", "masked_scores", "rounded_scores"]
+__all__ = ["CASES", "added_scores", "attended", "masked_scores", "rounded_scores"]
 
 _BY_HEADS = (0, 2, 1, 3)
 _FIRST, _SCALE, _SECOND = 0.5786650776863098, 5.656854152679443, 0.10229449719190598
@@ -42,6 +42,12 @@ def masked_scores(dtype: DType) -> Chain:
     )  # fmt: skip
     types = (DType.F32, DType.U8, DType.BOOL)
     return Chain(("full", "row", "full"), steps, (11,), types, (dtype,))
+
+
+def added_scores(dtype: DType) -> Chain:
+    """Scores without bounds: products times a factor, plus a row."""
+    steps = Step("mul", (0, 0.125)), Step("add", (2, 1))
+    return Chain(("full", "row"), steps, (3,), (), (dtype,))
 
 
 def attended(
@@ -125,6 +131,7 @@ def _inputs(rng: np.random.Generator, chain: Chain | None, full: tuple[int, ...]
 def _cases() -> Iterator[Case]:
     f16, bf16 = DType.F16, DType.BF16
     both, many = ("64x128", "64x256"), ("64x256",)
+    twice = ("128x64x8",)
     for name, made, tiles in (
         ("u8", attended(f16, (2, 3, 70, 90), (32, 32), rounded_scores(f16), "u8"), both),
         ("i8", attended(f16, (1, 2, 130, 200), (64, 48), masked_scores(f16), "i8"), many),
@@ -133,6 +140,11 @@ def _cases() -> Iterator[Case]:
         ("steps", attended(bf16, (1, 3, 33, 65), (40, 24), masked_scores(bf16), "steps", False),
          both[:1]),
         ("plain", attended(f16, (2, 1, 9, 1), (16, 64), None, "plain", False), both[:1]),
+        ("many u8", attended(f16, (1, 2, 200, 601), (64, 64), rounded_scores(f16), "u8"), twice),
+        ("many i8", attended(f16, (1, 2, 130, 300), (64, 48), masked_scores(f16), "i8"), twice),
+        ("many steps", attended(f16, (2, 2, 64, 257), (40, 64), added_scores(f16), "steps"),
+         twice),
+        ("many plain", attended(bf16, (2, 1, 70, 65), (16, 32), None, "plain", False), twice),
     ):  # fmt: skip
         yield Case(f"quantized attention {name}", made, tiles, ("wgmma",))
 

@@ -10,7 +10,13 @@ import pytest
 
 from tests.kernels.gpu.machine import Memory
 from tests.kernels.gpu.programs import program_of, run_program
-from tests.kernels.gpu.quantized_cases import CASES, attended, masked_scores, rounded_scores
+from tests.kernels.gpu.quantized_cases import (
+    CASES,
+    added_scores,
+    attended,
+    masked_scores,
+    rounded_scores,
+)
 from tracea_graph.ir import DType, TensorSpec, evaluate
 from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.calls import CALLS, ROUNDED_PARTS
@@ -88,7 +94,7 @@ def test_attention_is_one_launch(form: str) -> None:
 
 
 def test_explain_counts_what_is_launched() -> None:
-    """One launch for few keys; three for more, and where sizes are unknown."""
+    """One launch for up to 2048 keys; three for more, and where sizes are unknown."""
     call = whole()
     views = (
         v and replace(v, dims=tuple("s" if d == 128 else d for d in v.dims)) for v in call.views
@@ -99,8 +105,8 @@ def test_explain_counts_what_is_launched() -> None:
     def names(**sizes: int) -> list[str]:
         return [one.kernel for one in launch_order(program, frozenset(), sizes)]
 
-    assert names(s=128) == names(s=256) == [f"{_OP}_f16"]
-    assert names(s=257) == names() == ["gemm_f16", "softmax_f16", "gemm_f16"]
+    assert names(s=128) == names(s=257) == names(s=2048) == [f"{_OP}_f16"]
+    assert names(s=2049) == names() == ["gemm_f16", "softmax_f16", "gemm_f16"]
 
 
 def test_keys_choose_the_tile() -> None:
@@ -108,8 +114,30 @@ def test_keys_choose_the_tile() -> None:
     varying = {n: replace(named[n], dims=(2, 3, "n", 32)) for n in "kv"}
     choices = variants_of(_made(call, **varying))
     used = {n: next(v.tile for v, when in choices if evaluate(when, {"n": n}) > 0)
-            for n in (1, 128, 129, 256)}  # fmt: skip
-    assert used == {1: "64x128", 128: "64x128", 129: "64x256", 256: "64x256"}
+            for n in (1, 128, 129, 256, 257, 2048)}  # fmt: skip
+    assert used == {1: "64x128", 128: "64x128", 129: "64x256", 256: "64x256", 257: "128x64x8",
+                    2048: "128x64x8"}  # fmt: skip
+
+
+def test_many_keys_are_one_launch() -> None:
+    """Of blocks that have 128 queries each."""
+    made = folded(parts(whole(384, "i8")))
+    launches = [launches_for(c)[0] for c in made]
+    assert [launch.blocks({})[0] for launch, _ in launches] == [0, 0, 2 * 3]
+    assert all(symbol.endswith("128x64x8") for _, symbol in launches)
+
+
+def test_bounded_scores_need_no_maximum() -> None:
+    """Powers are taken relative to a bound, unless scores may lie too far below it."""
+    calls = [whole(384, chain=replace(_SCORES, steps=_other_numbers(_SCORES, factor)))
+             for factor in (1.0, 3.0)]  # fmt: skip
+    calls += [whole(384, chain=added_scores(DType.F16)), whole(384, chain=None)]
+    variant = variants_of(calls[0])[0][0]
+    target = Target(CUDA, ARCHITECTURES["sm_90a"])
+    texts = [emit_kernel(c, variant, target).text for c in calls]
+    assert ["highest_score" in text for text in texts] == [True, False, False, False]
+    assert ["fmaxf(highest[h]" in text for text in texts] == [False, True, True, True]
+    assert len({launches_for(c)[0][1] for c in calls}) == 4
 
 
 def test_other_architectures_compute_the_parts() -> None:
@@ -178,13 +206,13 @@ def test_scores_take_few_steps() -> None:
 def test_masks_of_each_query_leave_registers() -> None:
     """Libraries refuse kernels that keep numbers in local memory, and take three launches."""
     target, sources = Target(CUDA, ARCHITECTURES["sm_90a"]), list[KernelSource]()
-    for case in (c for c in CASES if c.name.endswith((" i8", " steps"))):
+    for case in (c for c in CASES if c.name.endswith((" i8", " steps"))):  # some of many keys
         call, _ = case.make(Memory(), np.random.default_rng(0))
         sources += [
             emit_kernel(call, find(call, target.architecture, t), target) for t in case.tiles
         ]
     found = compile_sources(sources, ["sm_90a"])
-    assert len(found) == 2 and [b.refused for b in found] == [None, None]
+    assert len(found) == 4 and [b.refused for b in found] == [None] * 4
 
 
 def test_layers_share_a_kernel() -> None:
@@ -278,12 +306,12 @@ def _region() -> RegionParams:
     return RegionParams(4, tuple(made), (11,))
 
 
-def _operands() -> list[np.ndarray]:
+def _operands(batch: int = 2, rows: int = 70) -> list[np.ndarray]:
     """Numbers that 16 bits hold: rows, and matrices for queries, keys and values."""
     rng = np.random.default_rng(3)
-    rows = rng.integers(-16, 17, (2, 3, 70, 32)) / 8
-    return [rows.astype(np.float32), *(
-        (rng.integers(-16, 17, (2, 3, 32, 32)) / 32).astype(np.float32) for _ in "qkv"
+    x = rng.integers(-16, 17, (batch, 3, rows, 32)) / 8
+    return [x.astype(np.float32), *(
+        (rng.integers(-16, 17, (batch, 3, 32, 32)) / 32).astype(np.float32) for _ in "qkv"
     )]  # fmt: skip
 
 
@@ -300,14 +328,15 @@ def test_operands_are_stored_as_integers() -> None:
 
 @pytest.mark.compiler
 @pytest.mark.parametrize(
-    ("architecture", "most", "share"), [("sm_90a", 1, 0.01), ("sm_80", 4, 0.2)]
+    ("architecture", "sizes", "most", "share"),
+    [("sm_90a", (2, 70), 1, 0.01), ("sm_90a", (1, 300), 1, 0.01), ("sm_80", (2, 70), 4, 0.2)],
 )
-def test_results(architecture: str, most: int, share: float) -> None:
+def test_results(architecture: str, sizes: tuple[int, int], most: int, share: float) -> None:
     """By one launch, all of whose integers are exact but at ties; and by the parts.
 
     Between these scores and weights are multiples of their steps in 16 bits.
     """
-    arrays = _operands()
+    arrays = _operands(*sizes)
     (want,) = _region().reference([a.astype(np.float64) for a in arrays])
     (got,) = run_program(_region(), arrays, DType.F16, ARCHITECTURES[architecture])
     error = np.abs(got.astype(np.float64) - want)
