@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tracea_graph.ir import Extent, combine, product
+from tracea_graph.ir import Extent, combine, evaluate, product, symbols_of
 from tracea_graph.kernels.gpu.calls import CALLS, MOST_CONCATENATED
 from tracea_graph.kernels.gpu.lowering.program_writer import ZERO, GpuProgramWriter
 from tracea_graph.kernels.program import Call, View
@@ -56,12 +56,24 @@ def _padded(calls: Sequence[Call]) -> tuple[Call, int] | None:
     first = combine("sub", rows.y.offset, whole.offset)
     if whole.strides != dense_strides(whole.dims) or not isinstance(first, int) or first < 0:
         return None
+    if not _ends_inside(rows.y, whole):  # a copy beside what is filled
+        return None
     if len(rows.y.dims) == 2 and rows.y.dims[0] == 1:
         rows = _CopiedRows(rows.x, replace(rows.y, strides=(product(whole.dims), 1)))
     elif not _nested(rows.y):
         return None
     return CALLS.make("concat", calls[1].dtype, x=[rows.x], place=rows.y, y=whole, count=1,
                       filled=True), 2  # fmt: skip
+
+
+def _ends_inside(view: View, whole: View) -> bool:
+    """Whether a view's last element is one of a dense tensor, or lies before it, at all sizes."""
+    end: Extent = combine("add", view.offset, 1)
+    for dim, step in zip(view.dims, view.strides, strict=True):
+        end = combine("add", end, combine("mul", combine("sub", dim, 1), step))
+    room = combine("sub", combine("add", whole.offset, product(whole.dims)), end)
+    least = evaluate(room, dict.fromkeys(symbols_of(room), 1))
+    return least >= 0 and equal_as_polynomials(room, least)
 
 
 def _nested(view: View) -> bool:

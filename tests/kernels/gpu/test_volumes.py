@@ -33,7 +33,8 @@ GROUPS = (1, 2, 8)
 """Dense, grouped and depthwise filters of eight channels."""
 USUAL = {
     *((name, 1, DType.F32) for name in WINDOWS), ("same", 2, DType.F32),
-    ("strided", 8, DType.F32), ("depth alone", 8, DType.F32), ("same", 1, DType.F16),
+    ("strided", 8, DType.F32), ("depth alone", 8, DType.F32),
+    ("wider than the volume", 8, DType.F32), ("same", 1, DType.F16),
 }  # fmt: skip
 CASES = [
     pytest.param(n, g, t, marks=[] if (n, g, t) in USUAL else [pytest.mark.slow])
