@@ -190,6 +190,7 @@ _CONTRIBUTED: Mapping[str, ContribShape] = MappingProxyType(
         "BiasAdd": ContribShape(_same),
         "BiasSoftmax": ContribShape(_same),
         "DynamicQuantizeMatMul": ContribShape(_product),
+        "DequantizeLinear": ContribShape(_same, like=1),
         "EmbedLayerNormalization": ContribShape(_embedding, like=2),
         "FusedConv": ContribShape(WINDOWS["Conv"]),
         "FusedGemm": ContribShape(_product),
@@ -212,6 +213,7 @@ _CONTRIBUTED: Mapping[str, ContribShape] = MappingProxyType(
         "QLinearSigmoid": ContribShape(_same),
         "QLinearSoftmax": ContribShape(_same),
         "QLinearWhere": ContribShape(_quantised_where, like=1),
+        "QuantizeLinear": ContribShape(_same, like=lambda node: len(node.input) - 1),
     }
 )
 _CLASSIC: Mapping[str, ContribShape] = MappingProxyType(

@@ -15,6 +15,7 @@ from tracea_graph.errors import ModelError, did_you_mean
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external_data, initializer_guards, model_validation, tensor_data
 from tracea_graph.onnx_io.canonicalize import canonicalize
+from tracea_graph.onnx_io.contrib_quantizers import standardize_quantizers
 from tracea_graph.onnx_io.custom_op_inlining import inline_bodies
 from tracea_graph.onnx_io.derived_weights import derive_weights
 from tracea_graph.onnx_io.graph_editor import GraphEditor
@@ -148,6 +149,7 @@ def _load(
     model_validation.check_opset(opsets, skeleton.ir_version)
     external_data.embed_external_data(skeleton, path)
     count = sum(1 for _ in all_nodes(skeleton.graph))
+    standardize_quantizers(skeleton)
     flat = _open_subgraphs(skeleton, flat, trips, opened, cells)
     widened = widen_to_float32(skeleton)
     stored = _stored(skeleton, spans, path)
