@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,40 @@ def _conv(n: int, side: int, c: int, filters: int, taps: int, stride: int = 1) -
         tiles += ("x".join(map(str, (64, *few[0]))),)
     return Row(f"conv f16 b{n} {side}x{side} {c}->{filters} {taps}x{taps}/{stride}", made,
                tiles, work, 2.0 * n * out * out * filters * c * taps * taps, 0)  # fmt: skip
+
+
+def _volume(n: int, sides: tuple[int, int, int], c: int, filters: int, stride: int = 1) -> Row:
+    """A convolution by 3 × 3 × 3 of volumes, as 3-D U-Nets and residual networks have them."""
+    out = tuple((side - 1) // stride + 1 for side in sides)
+    made = conv(DType.F16, (n, *sides, c), (filters, 3, 3, 3), pads=(1,) * 3,
+                strides=(stride,) * 3)  # fmt: skip
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        last = torch.channels_last_3d
+        x = torch.randn(n, c, *sides, device="cuda").half().to(memory_format=last)
+        w = torch.randn(filters, c, 3, 3, 3, device="cuda").half().to(memory_format=last)
+        bias = torch.randn(filters, device="cuda").half()
+
+        def run(x: Any, w: Any, b: Any) -> Any:
+            return torch.nn.functional.conv3d(x, w, b, stride=stride, padding=1)
+
+        return run, [x, w, bias]
+
+    few = choose_few_pixels(math.prod(out), filters, -(-c // 64) * 27, FEW_PIXEL_TILES)
+    tiles = ("128x128x32x4", *_WINDOWS)
+    tiles += _DEPTHS if n * math.prod(out) * filters < 2 * _FEW_RESULTS else ()
+    if n == 1 and few is not None:
+        tiles += ("x".join(map(str, (64, *few[0]))),)
+    name = f"conv3d f16 b{n} {'x'.join(map(str, sides))} {c}->{filters}/{stride}"
+    flops = 2.0 * n * math.prod(out) * filters * c * 27
+    return Row(name, made, tiles, work, flops, 0)
+
+
+VOLUMES = (
+    (2, (32, 56, 56), 64, 64), (2, (16, 28, 28), 128, 128), (2, (32, 56, 56), 64, 128, 2),
+    (2, (8, 14, 14), 256, 256), (1, (64, 64, 64), 32, 64), (1, (4, 7, 7), 512, 512),
+)  # fmt: skip
+"""Convolutions of 3-D ResNets and U-Nets: batch, sides, channels, filters, stride if not 1."""
 
 
 def _grouped(n: int, side: int, c: int, groups: int) -> Row:
@@ -127,6 +162,7 @@ def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
 ROWS: tuple[Row, ...] = (
     *(_conv(n, *shape) for n in (1, 32) for shape in RESNET),
     *(_conv(8, *shape) for shape in RESNET if shape[3] == _TAPS and shape[0] <= 14),
+    *(_volume(*one) for one in VOLUMES),
     *(_grouped(32, *one) for one in ((56, 128, 32), (28, 256, 32), (14, 512, 32), (28, 512, 8))),
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),

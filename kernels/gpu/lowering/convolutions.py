@@ -172,8 +172,8 @@ def convolve(
 ) -> None:  # fmt: skip
     """Write one call; few channels of a group are multiplied together with those of others."""
     dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
-    last = _last(x)
-    if p.window.rank < 3 and (packed := _packed(w, p, x, weight)) is not None:
+    last, pack = _last(x), _packed_volumes if p.window.rank > 2 else _packed
+    if (packed := pack(w, p, x, weight)) is not None:
         px, pw, window = packed
         if not epilogue_inputs and (pair := _paired(w, px, pw, bias, y)) is not None:
             px, pw, bias, y = pair
@@ -271,6 +271,41 @@ def _packed(
     return px, pw, {"strides": (down // lines, 1), "dilations": (1, 1), "pads": pads}
 
 
+def _packed_volumes(
+    w: GpuProgramWriter, p: ConvParams, x: Value, weight: Value
+) -> tuple[View, View, dict[str, tuple[int, ...]]] | None:
+    """Pack volumes of few channels like images of D · H lines; see :func:`_packed`.
+
+    Lines are as long as the windows need, so that only the depth and the height are padded when
+    they are read.  Returns the volumes, the filters and their window, or None.
+    """
+    window, pairs = _window(p.window), p.window.pairs
+    (n, _, deep, high, wide), (filters, _, *taps, span) = x.shape, weight.shape
+    across, left = window["strides"][2], window["pads"][2]
+    if w.narrow not in HALVES or p.groups > 1 or p.channels >= _RUN:
+        return None
+    if window["dilations"][2] != 1 or span == 1:
+        return None
+    if not isinstance(wide, int) or not isinstance(span, int):
+        return None
+    held = _RUN // 2 if across % 2 == 0 and p.channels <= _RUN // 2 else _RUN
+    results = (wide + sum(pairs[2]) - span) // across + 1
+    span += span % 2
+    if span * held > _MOST_PACKED or results < 1:
+        return None
+    width = across * (results - 1) + span
+    image = w.number((n, held, combine("mul", deep, high), width), LAST)
+    _pack(w, x.flat(1, 1, 2, 1), image, 1, 0, left)
+    kernel = w.number((filters, held, product(tuple(taps)), span), LAST)
+    _pack(w, weight.flat(1, 1, 2, 1), kernel, 1, 0, 0)
+    plane, row = product((high, width * held)), width * held
+    px = View(image.view.buffer, (n, deep, high, results, span * held),
+              (combine("mul", deep, plane), plane, row, across * held, 1))  # fmt: skip
+    pw = View.dense(kernel.view.buffer, (filters, *taps, 1, span * held))
+    own = {name: (*numbers[:2], int(name != "pads")) for name, numbers in window.items()}
+    return px, pw, own
+
+
 def _paired(
     w: GpuProgramWriter, image: View, filters: View, bias: Value | None, y: Value
 ) -> tuple[View, View, Value | None, Value] | None:
@@ -281,29 +316,33 @@ def _paired(
     the distance of two windows.  Returns the image, the filters, the bias and the result; None if
     single windows are wide enough, or few.
     """
-    (n, height, windows, span), (*outer, apart, _) = image.dims, image.strides
-    count, taps, *_ = filters.dims
-    known = all(isinstance(size, int) for size in (windows, span, apart, count, taps))
+    (*sizes, windows, span), (*outer, apart, _) = image.dims, image.strides
+    count, *taps, _, _ = filters.dims
+    known = all(isinstance(size, int) for size in (windows, span, apart, count, *taps))
     if not known or (w.about(product(y.shape)) or 0) < MANY_SHARED * (w.about(count) or 1):
         return None
     assert isinstance(windows, int) and isinstance(span, int) and isinstance(apart, int)
-    assert isinstance(count, int) and isinstance(taps, int)
+    assert isinstance(count, int)
     both = span + apart
     if windows % 2 or both > _WHOLE or 2 * count > _WHOLE:
         return None
-    kernel = w.temp(w.narrow, (2, count, taps, both))
-    w.chain(ZERO, [], [kernel.flat(4)])
-    steps = (product((count, taps, both)) + apart, taps * both, both, 1)  # type: ignore[operator]
-    blocks = View(kernel.view.buffer, (2, count, taps, span), steps)
-    source = View(filters.buffer, blocks.dims, (0, *filters.strides[:2], 1), filters.offset)
+    kernel = w.temp(w.narrow, (2, count, *taps, both))
+    w.chain(ZERO, [], [kernel.flat(len(kernel.shape))])
+    far, *steps = kernel.view.strides
+    blocks = View(
+        kernel.view.buffer, (2, count, *taps, span), (combine("add", far, apart), *steps)
+    )
+    source = View(filters.buffer, blocks.dims, (0, *filters.strides[:-2], 1), filters.offset)
     w.copy(Value(source, w.narrow), Value(blocks, w.narrow))
-    px = View(image.buffer, (n, height, windows // 2, both), (*outer, 2 * apart, 1), image.offset)
-    pw = View.dense(kernel.view.buffer, (2 * count, taps, 1, both))
+    px = View(image.buffer, (*sizes, windows // 2, both), (*outer, 2 * apart, 1), image.offset)
+    pw = View.dense(kernel.view.buffer, (2 * count, *taps, 1, both))
     if bias is not None:
         bias = repeated(w, replace(bias, view=bias.view.stretched((1, count))), 2).flat(2)
-    (_, _, high, _), (s_n, s_c, s_h, s_w) = y.shape, y.view.strides
+    (n, _, *lines, _), (far, s_c, *apart_by, s_w) = y.shape, y.view.strides
     assert s_c == 1 and s_w == count
-    view = View(y.view.buffer, (n, 2 * count, high, windows // 2), (s_n, 1, s_h, 2 * count))
+    view = View(
+        y.view.buffer, (n, 2 * count, *lines, windows // 2), (far, 1, *apart_by, 2 * count)
+    )
     return px, pw, bias, replace(y, view=view)
 
 

@@ -37,15 +37,14 @@ _SUM = Chain((FULL, FULL), (Step("add", (0, 1)),), (2,))
 def reads_volumes(w: GpuProgramWriter, p: ConvParams) -> bool:
     """Whether a convolution over three axes is one call, which reads the volumes in place.
 
-    Depthwise ones are not, nor are those of few channels whose taps along the depth make images
-    of as many channels as are packed.
+    Depthwise ones are not, nor are those of few channels whose windows tile the volume.
     """
     (deep, down, across), each = map(partial(_axis, p.window), range(3)), p.channels // p.groups
     flat = down == across == ConvWindow.unit((1,))
     alone = deep == ConvWindow.unit((1,))
     depthwise = p.groups > 1 and each == p.filters // p.groups == 1
-    packed = w.narrow in HALVES and p.channels * p.window.kernel[0] < _PACKED
-    return not (flat or alone or depthwise or packed)
+    tiling = p.window.kernel == p.window.strides and p.channels * p.window.kernel[0] < _PACKED
+    return not (flat or alone or depthwise or (tiling and w.narrow in HALVES))
 
 
 def convolve_volumes(

@@ -57,6 +57,42 @@ def test_volumes(name: str, groups: int, narrow: DType) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=most)
 
 
+STEMS = {
+    "scan": (1, 4, ConvWindow((3, 3, 3), ONES, ONES, ONES * 2)),
+    "video": (3, 8, ConvWindow((3, 5, 4), (1, 2, 2), ONES, (1, 3, 2, 1, 1, 1))),
+    "far planes": (4, 8, ConvWindow((2, 3, 5), (2, 1, 1), (2, 3, 1), (2, 3, 0, 0, 3, 4))),
+    "one column": (3, 8, ConvWindow((3, 3, 1), ONES, ONES, (1, 1, 0, 1, 1, 0))),
+    "tiles": (3, 8, ConvWindow((2, 3, 4), (2, 3, 4), ONES, (0,) * 6)),
+}
+"""Channels, filters and windows of first layers."""
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(n, marks=[pytest.mark.slow] * (n in ("one column", "tiles"))) for n in STEMS
+])  # fmt: skip
+def test_stems(name: str) -> None:
+    """Few channels are packed, for windows that are neither tiles nor one pixel wide."""
+    (channels, filters, window), rng = STEMS[name], np.random.default_rng(0)
+    shape = (2, channels, 4, 9, 32)
+    params = ConvParams(channels, filters, window, bias=True)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, params.shape, (filters,))]
+    (want,) = params.reference([a.astype(np.float64) for a in arrays])
+    (got,) = run_program(params, arrays, DType.F16)
+    most = 2 * TOLERANCE[DType.F16] * np.abs(want).max()
+    np.testing.assert_allclose(got, want, rtol=0, atol=most)
+    specs = [TensorSpec(DType.F32, a.shape) for a in arrays]
+    packs = [c.op for c in program_of(params, specs, DType.F16).calls].count("pack")
+    assert packs == 2 * (name not in ("one column", "tiles"))
+
+
+def test_windows_of_a_scan_share_rows_of_the_matmul() -> None:
+    """Two neighbouring windows of many have filters of their own in one row."""
+    params = ConvParams(1, 32, STEMS["scan"][2], bias=True)
+    specs = [TensorSpec(DType.F32, s) for s in ((2, 1, 32, 64, 64), params.shape, (32,))]
+    (call,) = (c for c in program_of(params, specs, DType.F16).calls if c.op == "conv")
+    assert [v.dims for v in call.views[:2] if v] == [(2, 32, 64, 32, 40), (64, 3, 3, 1, 40)]
+
+
 def test_volumes_of_any_sizes_have_programs() -> None:
     params = ConvParams(8, 16, WINDOWS["strided"])
     specs = [TensorSpec(DType.F32, ("n", 8, "d", "h", "w")), TensorSpec(DType.F32, params.shape)]
