@@ -124,6 +124,7 @@ class PlanRequest:
     * ``float8``: whether the target multiplies 8-bit floats.
     * ``whole_models``: whether the target runs whole models, so that an operator without a kernel
       splits a program.
+    * ``convolves_volumes``: whether the target convolves volumes, which need not become images.
     * ``levels``: ISA levels that the library is built for; empty if they are not known.
     """
 
@@ -137,6 +138,7 @@ class PlanRequest:
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
     float8: bool = False
     whole_models: bool = False
+    convolves_volumes: bool = False
     levels: Sequence[str] = ()
 
 
@@ -203,8 +205,12 @@ _HALF_CACHES = Phase("half-caches", (HalfCaches(), ByteCaches()))
 _UNFLATTEN_ROWS = Phase("unflatten-rows", (UnflattenRows(),))
 """Run after ``convert``: converted products accept any number of row axes."""
 
-_TRANSPOSES = Phase("transposes", (SinkTransposes(), CancelTransposes(), Conv3dToConv2d()))
-"""Run after matching idioms and before fusing epilogues into convolutions."""
+
+def _transposes(convolves_volumes: bool) -> Phase:
+    """Run after matching idioms and before fusing epilogues into convolutions."""
+    images = Conv3dToConv2d(convolves_volumes)
+    return Phase("transposes", (SinkTransposes(), CancelTransposes(), images))
+
 
 _QUANTIZE_LAST = Phase("quantize-last", (QuantizeLast(),))
 """Run after ``transposes``, which sink through QuantizeLinear."""
@@ -337,7 +343,7 @@ def phases(
         _MATCH,
         _HALF_CACHES,
         *((_QUANTIZED_CONV,) if request.prepack else ()),
-        _TRANSPOSES,
+        _transposes(request.convolves_volumes),
         _QUANTIZE_LAST,
         *(looked_up if compressed else ()),
         _convert(request.prepack, request.float8),

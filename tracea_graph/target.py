@@ -86,6 +86,11 @@ class Backend(Tunable, Protocol):
         """Whether programs can hold whole models; an operator outside of one then costs copies."""
         ...
 
+    @property
+    def convolves_volumes(self) -> bool:
+        """Whether kernels convolve volumes, so that these need not become images first."""
+        ...
+
     def multiplies_float8(self, levels: Sequence[str]) -> bool:
         """Return whether kernels of all these levels multiply 8-bit floats."""
         ...

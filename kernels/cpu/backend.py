@@ -102,7 +102,7 @@ class CpuBackend:
     )
     providers: tuple[str, ...] = ()
     most_guarded = MOST_GUARDED
-    whole_models = False
+    whole_models = convolves_volumes = False
     schedule_space: ScheduleSpace | None = SCHEDULE_SPACE
     catalog: KernelCatalog = CATALOG
     diagnostics: MachineDiagnostics | None = DIAGNOSTICS

@@ -84,7 +84,7 @@ class GpuBackend:
     )  # fmt: skip
     providers: tuple[str, ...] = ("CUDAExecutionProvider",)
     most_guarded = MOST_GUARDED
-    whole_models = True
+    whole_models = convolves_volumes = True
     caps = ()
     diagnostics: MachineDiagnostics | None = GpuDiagnostics()
     tracing: CallWorkQueries | None = None

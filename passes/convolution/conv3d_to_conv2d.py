@@ -26,12 +26,23 @@ _OPSET = 13
 
 
 class Conv3dToConv2d:
-    """Convert connected 3-D operators to 2-D ones; the batch size must be 1, all extents known."""
+    """Convert connected 3-D operators to 2-D ones; the batch size must be 1, all extents known.
+
+    Nothing is converted if the target ``convolves_volumes``.
+    """
 
     name = "conv3d-to-conv2d"
 
+    def __init__(self, convolves_volumes: bool = False) -> None:
+        self._convolves_volumes = convolves_volumes
+
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "Conv" or graph.opset < _OPSET:
+            return
+        if self._convolves_volumes:
+            if unfold_region(graph, region) is not None:
+                why = unsuited_reason("the target's kernels convolve volumes")
+                yield Miss(self.name, region.id, why)
             return
         members = _group(graph, region)
         convolutions = [r for r in members if r.op == "Conv"]

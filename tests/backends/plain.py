@@ -212,7 +212,7 @@ class PlainBackend:
     rules = RuleNames()
     providers: tuple[str, ...] = ()
     most_guarded = 8
-    whole_models = False
+    whole_models = convolves_volumes = False
     schedule_space = diagnostics = tracing = recording = None
     catalog = KernelCatalog("plain")
     standalone_ops: tuple[str, ...] = ()

@@ -167,6 +167,7 @@ class Planner:
             options.precision, options.prepack, options.windows, compressed, self.scan, ranges,
             calibrated=calibrated, float8=self.backend.multiplies_float8(named.levels),
             whole_models=self.backend.whole_models,
+            convolves_volumes=self.backend.convolves_volumes,
             levels=named.levels,
         )  # fmt: skip
         every = self._every(request)

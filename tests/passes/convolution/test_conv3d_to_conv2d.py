@@ -51,6 +51,13 @@ def test_depth_is_the_first_axis(name: str) -> None:
     assert "Conv" in found and (("FusedLayout" in found) == (name != "wider than the volume"))
 
 
+def test_volumes_stay_where_kernels_convolve_them() -> None:
+    net, y = written(lambda net, x: convolve(net, x, 4, 6, 3, 3, 3))
+    graph = net.graph(y)
+    trace = schedule_only(graph, Conv3dToConv2d(convolves_volumes=True))
+    assert ops(graph) == ["Conv"] and not trace.applied()
+
+
 def test_without_taps_in_depth_nothing_is_moved() -> None:
     found = turned(lambda net, x: convolve(net, x, 4, 3, 1, 3, 3, group=2))
     assert found.count("Conv") == 1 and "FusedLayout" not in found
