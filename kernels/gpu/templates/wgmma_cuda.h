@@ -13,6 +13,8 @@ DEV i32 computed_anew(i32 v) {
   asm volatile("" : "+r"(v));
   return v;
 }
+// A value that all lanes of a warp have: it and what depends on it may lie in registers of the warp.
+DEV i32 of_warp(i32 v) { return __shfl_sync(0xffffffffu, v, 0); }
 DEV float computed_before(float v) {  // and before the products that begin next
   asm volatile("" : "+f"(v));
   return v;
