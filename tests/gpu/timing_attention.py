@@ -29,12 +29,14 @@ def _attend(
     return work
 
 
-def _attentions(queries: int, head: int, order: str, *tiles: str) -> Row:
-    heads, causal = 16, order != "none"
-    make = attention(DType.F16, (8, heads, queries), queries, head, head, order=order)
-    flops = 4.0 * 8 * heads * queries**2 * head / (2 if causal else 1)
-    work = _attend(heads, queries, head, causal)
-    return Row(f"attention b8 h16 s{queries} d{head} {order}", make, tiles, work, flops)
+def _attentions(
+    queries: int, head: int, order: str, *tiles: str, batch: int = 8, heads: int = 16
+) -> Row:
+    causal = order != "none"
+    make = attention(DType.F16, (batch, heads, queries), queries, head, head, order=order)
+    flops = 4.0 * batch * heads * queries**2 * head / (2 if causal else 1)
+    work = _attend(heads, queries, head, causal, batch)
+    return Row(f"attention b{batch} h{heads} s{queries} d{head} {order}", make, tiles, work, flops)
 
 
 def _quantized(queries: int, head: int, *tiles: str) -> Row:
@@ -165,6 +167,11 @@ ROWS: tuple[Row, ...] = (
     _attentions(512, 64, "none", "64x64", "192x128x2", "128x128x2"),
     _attentions(4096, 128, "none", "64x32", "128x128x2"),
     _attentions(4096, 128, "top", "64x32", "128x128x2"),
+    _attentions(4096, 64, "top", "192x128x2", "128x128x2", batch=1, heads=12),
+    _attentions(2048, 64, "top", "192x128x2", "128x128x2"),
+    _attentions(2048, 128, "top", "128x128x2", batch=1, heads=32),
+    _attentions(1024, 64, "top", "192x128x2", "128x128x2", heads=12),
+    _attentions(1024, 128, "top", "128x128x2", batch=1, heads=32),
     *(_attentions(4096, head, order, "64x32", tile)
       for head, tile in ((192, "128x96x2"), (256, "128x64x2")) for order in ("none", "top")),
     _banded(64, (511, 0), "none", "128x128x2", "192x128x2", "64x64"),
