@@ -14,6 +14,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 from tracea_graph.errors import ModelError, did_you_mean
 from tracea_graph.ir import TensorSpec, Weight
 from tracea_graph.onnx_io import external_data, initializer_guards, model_validation, tensor_data
+from tracea_graph.onnx_io.appended_sequences import replace_appended_sequences
 from tracea_graph.onnx_io.canonicalize import canonicalize
 from tracea_graph.onnx_io.contrib_quantizers import standardize_quantizers
 from tracea_graph.onnx_io.custom_op_inlining import inline_bodies
@@ -150,6 +151,7 @@ def _load(
     external_data.embed_external_data(skeleton, path)
     count = sum(1 for _ in all_nodes(skeleton.graph))
     standardize_quantizers(skeleton)
+    replace_appended_sequences(skeleton)
     flat = _open_subgraphs(skeleton, flat, trips, opened, cells)
     widened = widen_to_float32(skeleton)
     stored = _stored(skeleton, spans, path)
