@@ -472,6 +472,8 @@ def _pool(dtype: str) -> CallSchema:
 def _pack(dtype: str) -> CallSchema:
     """Schema of the packing of an image of few channels, for convolutions with tensor maps.
 
+    A chain computes the numbers from those of x.
+
     The result is contiguous.  Channel ``held · i + c`` of its pixel (h, w) is channel c of pixel
     (``lines`` · h + i − ``top``, w − ``left``) of x, and 0 beside x and its channels.
     """
@@ -483,6 +485,7 @@ def _pack(dtype: str) -> CallSchema:
             number("top", 0, _STEP), number("left", 0, _STEP),
         ),
         dtype,
+        chain="prologue",
     )  # fmt: skip
 
 

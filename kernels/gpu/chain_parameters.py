@@ -19,6 +19,8 @@ __all__ = [
     "ELEMENTS",
     "ChainTensor",
     "chain_template_parameters",
+    "is_whole_byte",
+    "near_roundings",
     "operands",
     "results",
     "vector_length",
@@ -44,6 +46,10 @@ _LEAST_DIVISOR, _MOST_DIVISOR = 2.0**-60, 2.0**60
 """Divisors whose inverse, and what a quotient leaves, are far from being denormal."""
 _ROUNDED_BY_SUMS = 2.0**22
 """Magnitude below which a sum with 1.5 · 2^23 is an integer."""
+_BOUNDS: Mapping[DType, tuple[float, float]] = MappingProxyType(
+    {DType.U8: (0.0, 255.0), DType.I8: (-128.0, 127.0)}
+)
+"""Smallest and largest number of each type of bytes."""
 _BYTES = 16
 """Bytes of one memory access."""
 
@@ -106,6 +112,7 @@ def chain_template_parameters(
     fused_sums: bool = True,
     near: bool = False,
     fused_near: bool = False,
+    rounded_by_sums: bool = False,
 ) -> dict[str, Any]:
     """Return the parameters of ``templates/chain.h``.
 
@@ -114,11 +121,11 @@ def chain_template_parameters(
     with a product if ``fused_sums``.  With ``near``, roundings that small bounds follow are two
     additions, of which ``fused_near`` fuses the first with a product, and the first operand is a
     sum in int32: divisions of finite numbers have no test, for which rows are bounded
-    (``bounded_rows``).
+    (``bounded_rows``).  With ``rounded_by_sums``, only these roundings change.
     """
     finite = finite_divisions(chain) if near else frozenset[int]()
     fused = _divisions(chain, finite) | (
-        _near_roundings(chain, fused_near) if near or fused_near else {}
+        near_roundings(chain, fused_near) if near or fused_near or rounded_by_sums else {}
     )
     narrow = (*HALVES, *FLOATS8)
     if chain.result_types and all(d in narrow for d in chain.result_types):
@@ -153,7 +160,7 @@ def _divisions(chain: Chain, finite: Collection[int]) -> dict[int, str]:
     return found
 
 
-def _near_roundings(chain: Chain, fused: bool) -> dict[int, str]:
+def near_roundings(chain: Chain, fused: bool = False) -> dict[int, str]:
     """Return the roundings of a chain that a saturation between small bounds follows, as C.
 
     Adding 1.5 · 2^23 rounds numbers below 2^22 to integers, ties to even, in fewer cycles than the
@@ -188,3 +195,21 @@ def _fused_sums(chain: Chain) -> dict[int, str]:
                     found[i] = f"fmaf({', '.join(factors)})"
                     break
     return found
+
+
+def is_whole_byte(chain: Chain) -> bool:
+    """Whether the only result of a chain is a whole number within the bounds of its 8 bits."""
+    (kind, *more), last = chain.result_types, chain.results[0] - len(chain.operands)
+    bounds = None if more else _BOUNDS.get(kind)
+    if bounds is None or last < 1 or chain.steps[last].op != "saturate":
+        return False
+    value, low, high = chain.steps[last].args
+    if not isinstance(value, int) or value < len(chain.operands):
+        return False
+    before = chain.steps[value - len(chain.operands)]
+    if before.op == "add" and isinstance(before.args[1], float) and before.args[1].is_integer():
+        inner = before.args[0]
+        if not isinstance(inner, int) or inner < len(chain.operands):
+            return False
+        before = chain.steps[inner - len(chain.operands)]
+    return before.op == "round" and bounds[0] <= low <= high <= bounds[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracea_graph.ir import Extent, combine, product
+from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
@@ -180,12 +181,17 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "run": _run(call, variant),
         "kind": call.dtype,
     }
+    if call.chain is not None:
+        chain = chain_parameters.chain_template_parameters(call.chain, rounded_by_sums=True)
+        made |= {**chain, "whole_bytes": chain_parameters.is_whole_byte(call.chain)}
     if "side" in variant.params:
         made["run"] = 1  # a thread stores one channel
     if _tiled(variant):
         (high, wide), steps = _taps(call), call.attributes["strides"]
         made |= {"taps_h": high, "taps_w": wide, "step_h": steps[0], "step_w": steps[1]}
         made["held"] = high * wide <= _MOST_HELD
+        several = variant.params["down"] * variant.params["across"] > 1
+        made["held_rows"] = several and variant.template == _TILES
     return made
 
 

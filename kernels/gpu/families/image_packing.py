@@ -17,12 +17,17 @@ __all__ = ["launch", "name", "parameters", "shared"]
 
 def name(call: Call) -> str:
     a = call.attributes
-    return f"pack_{a['x_type']}_{a['lines']}x{a['held']}"
+    chain = f"_{call.chain.key:016x}" if call.chain else ""
+    return f"pack_{a['x_type']}_{a['lines']}x{a['held']}{chain}"
 
 
 def parameters(call: Call, variant: Variant) -> dict[str, Any]:
-    a = call.attributes
+    a, chain = call.attributes, {}
+    if call.chain is not None:
+        chain = chain_parameters.chain_template_parameters(call.chain, rounded_by_sums=True)
     return {
+        **chain,
+        "chained": call.chain is not None,
         "source": chain_parameters.ELEMENTS[_source(call)],
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
         "lines": a["lines"],

@@ -29,7 +29,7 @@ from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, R
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import Layout, SwizzleMode
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
-from tracea_graph.ops.chain import Chain
+from tracea_graph.ops.chain import ROW, Chain
 
 __all__ = ["launch", "name", "parameters", "shared"]
 
@@ -42,7 +42,8 @@ TYPES = {"f16": DType.F16, "bf16": DType.BF16, "f32": DType.F32, "tf32": DType.F
 class EpilogueTensor:
     """A tensor of the epilogue: an operand of the chain, or a result.
 
-    A ``second`` one is not in memory: it has the sums of a second matrix.
+    A ``second`` one is not in memory: it has the sums of a second matrix.  A ``row`` is equal in
+    all rows.
     """
 
     name: str
@@ -51,6 +52,7 @@ class EpilogueTensor:
     wide: bool
     start: str
     second: bool = False
+    row: bool = False
 
     @property
     def qualified(self) -> str:
@@ -215,7 +217,10 @@ def epilogue_tensors(call: Call) -> tuple[EpilogueTensor, ...]:
         (f"x{x.index}", x.element, True, x.wide) for x in chain_parameters.operands(chain)[1:]
     ]
     listed += [(f"y{y.index}", y.element, False, True) for y in chain_parameters.results(chain)]
-    return tuple(EpilogueTensor(*one, batch_offset(one[0], batch)) for one in listed)
+    rows = {f"x{x.index}" for x in chain_parameters.operands(chain)[1:] if x.kind == ROW}
+    return tuple(
+        EpilogueTensor(*one, batch_offset(one[0], batch), row=one[0] in rows) for one in listed
+    )
 
 
 def batch_offset(tensor: str, batch: int) -> str:

@@ -405,7 +405,9 @@ def epilogue_statements(
     rounding = rounding_after(chain) if gelu else ""
     # fused sums are held longer, and matrices that the epilogue reads leave no registers for it
     own = without_last(chain, 1 + bool(rounding)) if gelu else table.head if table else chain
-    made = chain_parameters.chain_template_parameters(own, "full" not in chain.operands[1:], near)
+    made = chain_parameters.chain_template_parameters(
+        own, "full" not in chain.operands[1:], near, rounded_by_sums=True
+    )
     return {
         **made, "gelu": gelu, "rounding": rounding, "table": table and table.parameters(),
     }  # fmt: skip

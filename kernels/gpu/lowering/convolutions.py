@@ -175,8 +175,10 @@ def convolve(
     last, pack = _last(x), _packed_volumes if p.window.rank > 2 else _packed
     if (packed := pack(w, p, x, weight)) is not None:
         px, pw, window = packed
-        if not epilogue_inputs and (pair := _paired(w, px, pw, bias, y)) is not None:
+        rows = all(not any(v.view.strides[:-1]) for v in epilogue_inputs)
+        if rows and (pair := _paired(w, px, pw, bias, y)) is not None:
             px, pw, bias, y = pair
+            epilogue_inputs = [_twice(w, v, y) for v in epilogue_inputs]
         _conv_call(w, "conv", px, pw, bias, chain, epilogue_inputs, y, window)
         return
     read = x.dtype is dtype and (x.view.strides[1] == 1 or p.channels < _LEAST_COPIED)
@@ -344,6 +346,15 @@ def _paired(
         y.view.buffer, (n, 2 * count, *lines, windows // 2), (far, 1, *apart_by, 2 * count)
     )
     return px, pw, bias, replace(y, view=view)
+
+
+def _twice(w: GpuProgramWriter, row: Value, y: Value) -> Value:
+    """Repeat a row for both windows of a pair; return it as an operand of the result's size."""
+    channels, view = row.shape[-1], row.view
+    one = View(view.buffer, (1, channels), (0, view.strides[-1]), view.offset)
+    made = repeated(w, replace(row, view=one), 2)
+    dims = y.transposed(LAST).shape
+    return replace(made, view=View(made.view.buffer, dims, (0, 0, 0, 1), made.view.offset))
 
 
 def _pack(

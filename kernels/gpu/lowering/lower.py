@@ -58,6 +58,7 @@ from tracea_graph.kernels.gpu.lowering.merged_projections import (
     lower_projections,
     projections_of,
 )
+from tracea_graph.kernels.gpu.lowering.pack_folding import fold_packs
 from tracea_graph.kernels.gpu.lowering.paged_attention import (
     lower_paged_attention,
     paged_attentions,
@@ -174,6 +175,7 @@ def _written(
     round_where_computed(w)
     scale_rows_where_computed(w)
     fold_results(w)
+    fold_packs(w)
     w.drop_unread()
     fold_expansions(w)
     fold_squeeze_excite(w)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, product
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.chain_parameters import is_whole_byte
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.program import Call, View
@@ -23,8 +24,8 @@ __all__ = ["fold_results"]
 _ROUNDED = ("div", "round", "saturate", "mul")
 """Steps of a value that is rounded to a multiple of a number, within bounds."""
 _MATMULS = ("gemm", "integer_gemm")
-_BOUNDS = {DType.U8: (0.0, 255.0), DType.I8: (-128.0, 127.0)}
-_CHAINED = (*_MATMULS, "integer_conv", "conv", "depthwise", "elementwise")
+_OF_INTEGERS = ("integer_gemm", "integer_conv")
+_CHAINED = (*_MATMULS, "integer_conv", "conv", "depthwise", "depthwise_projection", "elementwise")
 """Calls whose chain can end with a conversion."""
 
 
@@ -92,7 +93,7 @@ def _steps(chain: Chain | None) -> tuple[float, float, float] | None:
 
 
 def _converted(w: GpuProgramWriter, maker: Call, conversion: Call) -> Call | None:
-    """Return a call that stores its bytes minus a zero point in 16 bits; None for other calls.
+    """Return a call that stores its bytes as 16-bit or scaled numbers; None for other calls.
 
     The conversion reads all of a buffer, which only the maker writes.
     """
@@ -100,44 +101,36 @@ def _converted(w: GpuProgramWriter, maker: Call, conversion: Call) -> Call | Non
     written = [v for o, v in CALLS.of(maker).each(maker) if o.written and v is not None]
     if maker.op not in _CHAINED or len(written) != 1 or chain is None or own is None:
         return None
-    if own.operands != (FULL,) or own.result_types not in ((DType.F16,), (DType.BF16,)):
+    if own.operands != (FULL,) or not _is_conversion(own, maker):
         return None
     x, y = conversion.views
     assert x is not None and y is not None
-    if [s.op for s in own.steps] != ["sub"] or own.steps[0].args[0] != 0 or own.results != (1,):
-        return None
-    if any(s.op in FAST_MATH for s in chain.steps) or not _is_byte(chain):
+    if any(s.op in FAST_MATH for s in chain.steps) or not is_whole_byte(chain):
         return None
     (made,), count = written, w.temps[x.buffer.index][1]
     if made.buffer != x.buffer or not equal_as_polynomials(count, product(x.dims)):
         return None
     if not all(_dense(v) for v in (made, x, y)):
         return None
-    (result,) = chain.results
-    steps = (*chain.steps, Step("sub", (result, own.steps[0].args[1])))
-    last = len(chain.operands) + len(steps) - 1
-    longer = replace(chain, steps=steps, results=(last,), stores=own.stores)
+    (value,), steps, first = chain.results, [*chain.steps], len(chain.operands)
+    for step in own.steps:
+        steps.append(Step(step.op, (value, step.args[1])))
+        value = first + len(steps) - 1
+    longer = replace(chain, steps=tuple(steps), results=(value,), stores=own.stores)
     there = replace(made, buffer=y.buffer)
     views = tuple(there if v is made else v for v in maker.views)
     return replace(maker, views=views, chain=longer)
 
 
-def _is_byte(chain: Chain) -> bool:
-    """Whether the only result of a chain is a whole number within the bounds of its 8 bits."""
-    (kind, *more), last = chain.result_types, chain.results[0] - len(chain.operands)
-    bounds = None if more else _BOUNDS.get(kind)
-    if bounds is None or last < 1 or chain.steps[last].op != "saturate":
+def _is_conversion(own: Chain, maker: Call) -> bool:
+    """Whether a chain only subtracts a zero point, or, behind integers, also scales to float32."""
+    ops = [s.op for s in own.steps]
+    straight = [s.args[0] for s in own.steps] == [*range(len(ops))] and own.results == (len(ops),)
+    if not straight or any(isinstance(s.args[1], int) for s in own.steps if len(s.args) > 1):
         return False
-    value, low, high = chain.steps[last].args
-    if not isinstance(value, int) or value < len(chain.operands):
-        return False
-    before = chain.steps[value - len(chain.operands)]
-    if before.op == "add" and isinstance(before.args[1], float) and before.args[1].is_integer():
-        inner = before.args[0]
-        if not isinstance(inner, int) or inner < len(chain.operands):
-            return False
-        before = chain.steps[inner - len(chain.operands)]
-    return before.op == "round" and bounds[0] <= low <= high <= bounds[1]
+    if own.result_types == (DType.F32,):
+        return maker.op in _OF_INTEGERS and ops in (["mul"], ["sub", "mul"])
+    return own.result_types in ((DType.F16,), (DType.BF16,)) and ops == ["sub"]
 
 
 def _moved(matmul: Call, x: View, y: View) -> Call | None:

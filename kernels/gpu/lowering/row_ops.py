@@ -36,6 +36,8 @@ __all__ = [
     "rows_call",
 ]  # fmt: skip
 
+_MOST_SIDE = 1024
+"""Maximum side of an image whose pixels are reduced as a window."""
 _MOST_AXES = 4
 """Maximum rank of the operands of GatherElements."""
 FLOATS = (DType.F32, DType.F16, DType.BF16)
@@ -215,7 +217,9 @@ def lower_reduce(
     y = w.temp(DType.F32, kept)
     if direct and targets[0] is not None:
         y = Value(View.dense(targets[0].view.buffer, kept), targets[0].dtype)
-    if p.kind == "log_sum_exp":
+    if p.kind == "mean" and (image := _image_of_bytes(p, data, gone)) is not None:
+        _mean_of_pixels(w, p.prologue, image, y)
+    elif p.kind == "log_sum_exp":
         _log_sum_exp(w, p.prologue, data, full, gone, y)
     else:
         seen, chain, _ = _in_rows(w, p.prologue, data, full, gone)
@@ -231,6 +235,34 @@ def lower_reduce(
     made = targets[0] or w.temp(stored(w, DType.F32, operands), shape)
     w.chain(p.epilogue, [v.stretched(shape) for v in (result, *epilogue_inputs)], [made])
     return [made]
+
+
+def _image_of_bytes(p: ReduceParams, data: Sequence[Value], gone: Sequence[int]) -> Value | None:
+    """Return the channels-last image of bytes whose pixels a reduction reduces, if it does."""
+    chain, x = p.prologue, data[0]
+    if len(data) > 1 or chain is None or x.dtype not in BYTES or chain.operands != (FULL,):
+        return None
+    sides = all(isinstance(size, int) and 0 < size <= _MOST_SIDE for size in x.shape[1:3])
+    return x if len(x.shape) == 4 and [*gone] == [1, 2] and sides else None
+
+
+def _mean_of_pixels(w: GpuProgramWriter, chain: Chain | None, x: Value, y: Value) -> None:
+    """Write the mean of an image's pixels in two calls.
+
+    The first makes float32 numbers of them, which their maker stores itself where it can
+    (``lowering/result_folding.py``).
+    """
+    image = w.temp(DType.F32, x.shape)
+    w.chain(chain or IDENTITY, [x], [image])
+    made = y if y.dtype is DType.F32 else w.temp(DType.F32, y.shape)
+    images, channels = y.shape
+    whole = View.dense(made.view.buffer, (images, 1, 1, channels))
+    w.call(
+        "pool", "f32", x=image.view, y=whole, kind="average", kernel=x.shape[1:3],
+        strides=(1, 1), dilations=(1, 1), pads=(0, 0),
+    )  # fmt: skip
+    if made is not y:
+        w.copy(made, y)
 
 
 def lower_arg(

@@ -832,7 +832,7 @@ def depthwise(
             x[0, h // 2, w // 2, 3] = np.inf
         bias, shape = rng.standard_normal(c).astype(np.float32), (n, *out, c)
         more = [some(rng, shape, dtype)] if chain else []
-        y = memory.empty(shape, NUMPY[dtype], late)
+        y = memory.empty(shape, NUMPY[chain.result_types[0] if chain else dtype], late)
         call = CALLS.make(
             "depthwise", dtype.short, x=memory.put(x, late), w=memory.put(filters, late),
             bias=memory.put(bias), inputs=[memory.put(one) for one in more], y=[y], chain=chain,
@@ -898,7 +898,7 @@ def whole_pool(dtype: DType, image: tuple[int, int, int, int], kind: str) -> Mak
 
 def pack(
     source: DType, dtype: DType, image: tuple[int, int, int, int], out: tuple[int, int],
-    lines: int = 1, held: int = 4, top: int = 0, left: int = 0,
+    lines: int = 1, held: int = 4, top: int = 0, left: int = 0, chain: Chain | None = None,
 ) -> Maker:  # fmt: skip
     """An image with ``out`` pixels, which may end before or behind those of x."""
     n, channels, high, wide_ = image
@@ -907,14 +907,15 @@ def pack(
         x = some(rng, image, source)
         y = memory.empty((n, *out, lines * held), NUMPY[dtype])
         call = CALLS.make("pack", dtype.short, x=memory.put(x, 1, 3), y=y, x_type=source.short,
-                          lines=lines, held=held, top=top, left=left)  # fmt: skip
+                          lines=lines, held=held, top=top, left=left, chain=chain)  # fmt: skip
 
         def expected() -> list[Expected]:
+            made = chain.reference([wide(x)])[0] if chain else wide(x)
             value = np.zeros((n, out[0], out[1], lines, held))
             for h, v, i in np.ndindex(*out, lines):
                 at = lines * h + i - top, v - left
                 if 0 <= at[0] < high and 0 <= at[1] < wide_:
-                    value[:, h, v, i, :channels] = wide(x)[:, :, at[0], at[1]]
+                    value[:, h, v, i, :channels] = made[:, :, at[0], at[1]]
             return [Expected(y, value.reshape(n, *out, -1), TOLERANCE[dtype])]
 
         return call, expected
@@ -922,6 +923,18 @@ def pack(
     return make
 
 
+BYTES = Chain(
+    ("full",), (Step("mul", (0, 64.0)), Step("round", (1,)), Step("saturate", (2, -100.0, 155.0))),
+    (3,), (DType.F32,), (DType.F16,),
+)  # fmt: skip
+"""Rounded to bytes, from which a zero point is subtracted."""
+ROUNDED = Chain(
+    ("full", "full"),
+    (Step("add", (0, 1)), Step("mul", (2, 20.0)), Step("round", (3,)), Step("add", (4, 100.0)),
+     Step("saturate", (5, 0.0, 255.0))),
+    (6,), (DType.F32, DType.F16), (DType.U8,),
+)  # fmt: skip
+"""A sum with an image, rounded to bytes."""
 GATE = Chain(("full",), (Step("sigmoid", (0,)),), (1,), (DType.F32,), (DType.F32,))
 
 
@@ -962,6 +975,8 @@ def _convolutions() -> Iterator[Case]:
     small = ("64x64x64x3",)
     made = pack(DType.F32, DType.F16, (2, 3, 9, 11), (6, 14), lines=2, top=1, left=2)
     yield Case("pack two lines", made, ("256",))
+    made = pack(DType.F32, DType.F16, (2, 3, 9, 11), (6, 14), lines=2, top=1, left=2, chain=BYTES)
+    yield Case("pack bytes", made, ("256",))
     made = pack(DType.BF16, DType.BF16, (1, 5, 7, 20), (7, 18), held=8, left=1)
     yield Case("pack bf16", made, ("256",))
     made = conv(DType.F16, (2, 9, 7, 16), (24, 3, 3), pads=(1, 1), chain=RESNET)
@@ -1014,6 +1029,8 @@ def _convolutions() -> Iterator[Case]:
     wide_image = (2, 7, 6, 40)
     made = depthwise(DType.F16, wide_image, (3, 3), (2, 1), RESNET)
     yield Case("depthwise 3x3", made, ("256", "1x4", "1x1", "2x2"))
+    made = depthwise(DType.F16, wide_image, (3, 3), (1, 1), ROUNDED)
+    yield Case("depthwise bytes", made, ("1x4", "2x2"))
     yield Case("depthwise late", depthwise(DType.F32, (1, 5, 6, 7), (5, 5), (1, 1), late=1),
                ("256",))  # fmt: skip
     yield Case("depthwise 5x5", depthwise(DType.F32, (2, 5, 6, 12), (5, 5), (1, 2)),

@@ -21,6 +21,7 @@ from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
 from tracea_graph.kernels.gpu.lowering.grouped_integers import group_integer_matmuls
 from tracea_graph.kernels.gpu.lowering.joined_copies import join_copies
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
+from tracea_graph.kernels.gpu.lowering.pack_folding import fold_packs
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
 from tracea_graph.kernels.gpu.lowering.result_folding import fold_results
@@ -56,6 +57,7 @@ def program_of(
     round_where_computed(w)
     scale_rows_where_computed(w)
     fold_results(w)
+    fold_packs(w)
     w.drop_unread()
     fold_gates(w)
     fold_quantized_attentions(w)
