@@ -23,7 +23,8 @@ SOURCE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "grouped_integer_gemm": ("matrices", "summed", "vectors", "shifted"),
     "expanded_depthwise": ("activation", "strides"), "iota": ("y_type",),
     "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
-    "depthwise_projection": ("strides", "activation"), "kv_append_rotated": ("cache_type",),
+    "depthwise_projection": ("strides", "activation", "levels", "x_type", "zero"),
+    "kv_append_rotated": ("cache_type",),
     "dequantize": ("zero_kind", "bits", "group", "divided"),
     "quantized_attention": ("form",), "concat": ("count", "filled"),
 })  # fmt: skip

@@ -8,6 +8,9 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
 from tracea_graph.kernels.gpu.lowering.convolutions import convolve
+from tracea_graph.kernels.gpu.lowering.depthwise_projection import (
+    project_integers_where_computed,
+)
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import (
     append_integers,
@@ -50,6 +53,8 @@ def lower_conv_integer(
     ys = [plane_of(v) for v in made]
     chain = typed_epilogue(w, p.epilogue, ys[0], seen, ys)
     zeros = operands[2 : p.first]
+    if w.projects and _projected(w, p, operands, chain, seen, ys):
+        return made
     if _suits_halves(p):
         _convolve_in_halves(w, p, operands, seen, ys[0])
         return made
@@ -72,6 +77,22 @@ def lower_conv_integer(
             p.integers, own, window,
         )  # fmt: skip
     return made
+
+
+def _projected(
+    w: GpuProgramWriter, p: ConvIntegerParams, operands: Sequence[Value], chain: Chain,
+    seen: Sequence[Value], ys: Sequence[Value],
+) -> bool:  # fmt: skip
+    """Write a 1 × 1 convolution and the depthwise one before it as one call, if that is faster."""
+    if p.k * _MOST_PRODUCT >= _EXACT_SUMS:
+        return False
+    rows = operands[1].transposed((1, 0)) if p.layout == KN else operands[1]
+    matrices = [as_pixel_rows(v.view) for v in (*seen, *ys)]
+    if len(ys) > 1:
+        return False
+    return project_integers_where_computed(
+        w, p, plane_of(operands[0]).view, rows, chain, matrices[:-1], matrices[-1]
+    )
 
 
 def _suits_halves(p: ConvIntegerParams) -> bool:
