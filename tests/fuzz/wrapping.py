@@ -73,22 +73,26 @@ def in_loop(model: ModelProto, trips: int) -> ModelProto:
 
 def halved(model: ModelProto, kind: int, rounded: bool) -> ModelProto:
     """The model with every float32 tensor in a half type; if only ``rounded``, in float32 still,
-    with its constants rounded to that type."""
+    with its constants rounded to that type.
+
+    Values that the model itself casts to that type are float32 then, too: from one half to itself
+    a cast rounds nothing.
+    """
     made = _copy(model)
-    graph = made.graph
+    graph, floats = made.graph, (TensorProto.FLOAT, kind)
     target = TensorProto.FLOAT if rounded else kind
     attributes = [a for node in graph.node for a in node.attribute]
     for tensor in (*graph.initializer, *(a.t for a in attributes if a.HasField("t"))):
-        if tensor.data_type == TensorProto.FLOAT:
+        if tensor.data_type in floats:
             with np.errstate(over="ignore"):
                 half = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(kind))
             array = half.astype(helper.tensor_dtype_to_np_dtype(target))
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for info in (*graph.input, *graph.output, *graph.value_info):
-        if info.type.tensor_type.elem_type == TensorProto.FLOAT:
+        if info.type.tensor_type.elem_type in floats:
             info.type.tensor_type.elem_type = target
     for attribute in attributes:
-        if attribute.name == "to" and attribute.i == TensorProto.FLOAT:
+        if attribute.name == "to" and attribute.i in floats:
             attribute.i = target
     return made
 
