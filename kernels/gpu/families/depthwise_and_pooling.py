@@ -16,6 +16,7 @@ from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
 from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, divisor, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.chain import FULL
 
 __all__ = [
     "launch",
@@ -191,7 +192,8 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         made |= {"taps_h": high, "taps_w": wide, "step_h": steps[0], "step_w": steps[1]}
         made["held"] = high * wide <= _MOST_HELD
         several = variant.params["down"] * variant.params["across"] > 1
-        made["held_rows"] = several and variant.template == _TILES
+        alone = call.chain is None or FULL not in call.chain.operands[1:]  # or registers run out
+        made["held_rows"] = several and alone and variant.template == _TILES
     return made
 
 
