@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tracea_graph import Options, Report, api
 from tracea_graph.cli import main
+from tracea_graph.errors import VerifyError
 
 
 @pytest.mark.compiler
@@ -31,6 +34,26 @@ def test_originals_that_were_kept_are_no_points(
     assert "original kept" in out and "nothing was timed: p.svg was not written" in out
     assert "warning: no matmul of this model has a compressible weight" in out
     assert not (home / "p.svg").exists()
+
+
+@pytest.mark.compiler
+@pytest.mark.usefixtures("home")
+def test_an_error_loses_no_earlier_result(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimize = api.optimize
+
+    def failing(model: Path, options: Options, *more: Any) -> Report:
+        if options.max_error == 0.5:
+            raise VerifyError("wrong")
+        return optimize(model, options, *more)
+
+    monkeypatch.setattr(api, "optimize", failing)
+    words = ["sweep", "good.onnx", "--max-error", "0.1,0.5", "--keep", "all", "--json"]
+    assert main(words) == 3
+    out, err = capsys.readouterr()
+    assert [point["output"] for point in json.loads(out)] == ["good.0.1.onnx"]
+    assert "error: wrong" in err
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -45,16 +46,26 @@ def run_sweep(args: argparse.Namespace, console: Console) -> int:
             raise UsageError("--svg draws times, but --keep all measures none")
     if not options.compresses:
         options = dataclasses.replace(options, low_rank=_ALONE)
-    points = []
+    points: list[SweepPoint] = []
     progress = make_console(stderr=True, quiet=args.quiet or args.json)
-    for budget in args.max_error:
-        output = _place(model, options.output, budget)
-        one = dataclasses.replace(options, max_error=budget, output=output)
-        with StepDisplay(f"{model.name} under {budget:g}", progress) as shown:
-            points.append(_point(budget, api.optimize(model, one, shown)))
+    try:
+        for budget in args.max_error:
+            output = _place(model, options.output, budget)
+            one = dataclasses.replace(options, max_error=budget, output=output)
+            with StepDisplay(f"{model.name} under {budget:g}", progress) as shown:
+                points.append(_point(budget, api.optimize(model, one, shown)))
+    finally:  # an error or an interrupt loses no result that was written before it
+        if points:
+            _show(points, args, console)
+    return 0
+
+
+def _show(points: Sequence[SweepPoint], args: argparse.Namespace, console: Console) -> None:
+    """Print the table or the JSON, and draw the picture."""
     drawn = args.svg is not None and any(p.ms for p in points)
     if drawn:
-        write_text(args.svg, pareto_svg(points, f"{model.name}: error against time"))
+        name = args.models[0].name
+        write_text(args.svg, pareto_svg(points, f"{name}: error against time"))
     if args.json:
         json.dump([dataclasses.asdict(p) for p in points], sys.stdout, indent=1)
         sys.stdout.write("\n")
@@ -66,7 +77,6 @@ def run_sweep(args: argparse.Namespace, console: Console) -> int:
             print_written_files(console, args.svg)
         elif args.svg is not None:
             console.print(f"nothing was timed: {escape(str(args.svg))} was not written")
-    return 0
 
 
 def _place(model: Path, output: Path | None, budget: float) -> Path:
