@@ -14,7 +14,7 @@ from tracea_graph.kernels.gpu.families import (
     split_key_attention,
     warpgroup_attention,
 )
-from tracea_graph.kernels.gpu.tile_choice import FEW_KEYS
+from tracea_graph.kernels.gpu.tile_choice import FEW_KEYS, H100_SMS
 from tracea_graph.kernels.gpu.variants import VARIANTS, Variant
 from tracea_graph.kernels.program import Call
 
@@ -38,6 +38,13 @@ H100).
 _OF_MANY = "16x128x2"
 _LEAST_QUERIES = {3: 192, 2: 64}
 """Minimum number of queries for attention kernels, by their number of warpgroups."""
+_TIMES = {3: (155, 224, 107), 2: (119, 190, 162)}
+"""Hundredths of a µs that 128 keys of a tile take, a tile and a launch, by warpgroups.
+
+Fitted to heads of 64 columns: 4096, 2048 and 1024 queries in order and 4096 of all keys
+(``python -m tests.gpu.timing attention b``, one H100), within 4 %.
+"""
+_TILE_KEYS = 128
 _LONG = 1024
 """Keys of a window from which on tiles of more queries are faster."""
 _WIDE_TILE = "64x32"
@@ -103,9 +110,34 @@ def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
                 and not (groups > 2 and _is_short(call))
             ):
                 found.append((variant, combine("sub", queries, least - 1)))
+    if len(found) > 1 and not attention.is_windowed(call):
+        three, two = found
+        gain = combine("sub", _hundredths(call, 2), _hundredths(call, 3))
+        found = [(three[0], combine("min", three[1], combine("add", gain, 1))), two]
     if isinstance(queries, int):
-        found = [one for one in found if isinstance(one[1], int) and one[1] > 0][:1]
+        found = [one for one in found if not isinstance(one[1], int) or one[1] > 0]
+        found = found[: 1 + (not isinstance(found[0][1], int))] if found else []
     return [*split, *((v, keys_fit(v, keys)) for v in few), *found, *_wide_choices(call)]
+
+
+def _hundredths(call: Call, groups: int) -> Extent:
+    """Return the modelled hundredths of a µs in which the busiest block has done its tiles."""
+    named: dict[str, Any] = CALLS.of(call).named(call)
+    batch, heads, queries, _ = named["q"].dims
+    keys, rows = named["k"].dims[2], 64 * groups
+    each, start, launch = _TIMES[groups]
+    tiles = product((batch, heads, combine("ceildiv", queries, rows)))
+    whole = combine("mul", combine("ceildiv", keys, _TILE_KEYS), each)
+    longest = combine("add", whole, start)
+    if call.attributes["order"] == "none":
+        work = combine("mul", combine("ceildiv", tiles, H100_SMS), longest)
+    else:  # half of the keys, and half of a tile's rows; blocks have as many long tiles as short
+        seen = combine("mul", combine("add", keys, rows), each)
+        seen = combine("floordiv", seen, 2 * _TILE_KEYS)
+        start += each // 2 * (rows % _TILE_KEYS > 0)  # the last keys of every other tile are half
+        work = combine("floordiv", combine("mul", tiles, combine("add", seen, start)), H100_SMS)
+        work = combine("max", work, longest)
+    return combine("add", work, launch)
 
 
 def _wide_choices(call: Call) -> list[tuple[Variant, Extent]]:

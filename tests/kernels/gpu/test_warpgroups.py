@@ -287,10 +287,12 @@ def attend(queries: Any, head: int, keys: int = 300, **more: Any) -> Call:
 
 
 def test_many_queries_have_attention_by_warpgroups() -> None:
-    """Short heads without masks take three warpgroups, from 192 queries on."""
+    """Short heads without masks take three warpgroups where their blocks are done earlier."""
     assert tiles(attend(63, 64)) == ["64x64"]
     assert tiles(attend(64, 64)) == ["128x128x2", "64x64"]
-    assert tiles(attend(192, 64)) == ["192x128x2", "64x64"]
+    assert tiles(attend(192, 64)) == ["128x128x2", "64x64"], "a tile for each of a few SMs"
+    assert tiles(attend(192 * 66, 64)) == ["192x128x2", "64x64"], "two for each"
+    assert tiles(attend(128 * 33, 64)) == ["128x128x2", "64x64"], "one for each, by smaller ones"
     assert tiles(attend(192, 128)) == ["128x128x2", "64x32"]
     assert tiles(attend(192, 64, mask="add")) == ["128x128x2", "64x64"]
     assert tiles(attend("s", 64, order="top")) == ["192x128x2", "128x128x2", "64x64"]
