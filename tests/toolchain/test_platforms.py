@@ -286,7 +286,8 @@ def test_registers_that_a_windows_function_does_not_save_are_found(tmp_path: Pat
             ("bad", "xorps %%xmm6, %%xmm6", " ::"),
         )
     ))  # fmt: skip
-    command = (*zig("x86_64-windows-gnu"), "-O1", "-shared", str(source), "-o", str(library))
+    command = (*zig("x86_64-windows-gnu"), "-O1", "-shared", "-nostdlib++", str(source),
+               "-o", str(library))  # fmt: skip
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     assert list(overwritten(library).values()) == [{6}]
 
