@@ -205,15 +205,17 @@ def _interleaved(
     y = s("Conv", s.operands[0], w, *more, pads=pads, kernel_shape=lengths,
           spec=TensorSpec(DType.F32, (batch, phases * count, d, h, v)))  # fmt: skip
     deep, down, across = strides
-    rounds = (
-        ((deep * down, across, count * d * h, v), (0, 1, 3, 4, 2)),
-        ((deep, down, count * d, h, v * across), (0, 1, 3, 4, 2, 5)),
-        ((deep, count, d, h * down * v * across), (0, 2, 3, 1, 4)),
-    )
-    for sizes, order in rounds if phases > 1 else ():
-        y, split = s.reshaped(y, batch, *sizes), (batch, *sizes)
-        spec = TensorSpec(DType.F32, tuple(split[a] for a in order))
-        y = s("Transpose", y, perm=order, spec=spec)
     if phases > 1:
-        y = s.reshaped(y, batch, count, d * deep, h * down, v * across)
+        # channels last, so that one copy is of runs of a line's results
+        y = _transposed(s, y, (batch, phases * count, d, h, v), (0, 2, 3, 4, 1))
+        sizes: tuple[Extent, ...] = (combine("mul", batch, d), h, v, deep, down, across * count)
+        y = _transposed(s, s.reshaped(y, *sizes), sizes, (0, 3, 1, 4, 2, 5))
+        sizes = batch, d * deep, h * down, v * across, count
+        y = _transposed(s, s.reshaped(y, *sizes), sizes, (0, 4, 1, 2, 3))
     _sliced(s, y, axes)
+
+
+def _transposed(s: OnnxBuilder, y: str, shape: Sequence[Extent], order: Sequence[int]) -> str:
+    """Transpose a value of the given shape."""
+    spec = TensorSpec(DType.F32, tuple(shape[axis] for axis in order))
+    return s("Transpose", y, perm=tuple(order), spec=spec)
