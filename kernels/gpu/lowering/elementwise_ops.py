@@ -33,6 +33,8 @@ Targets = Sequence[Value | None]
 
 
 _CHANNELS_LAST = (0, 2, 3, 4, 5, 1)
+_IMAGES = (4, 5)
+"""Axes of images and of volumes."""
 
 
 def stored(w: GpuProgramWriter, dtype: DType, operands: Sequence[Value]) -> DType:
@@ -56,14 +58,14 @@ def destination(
     if target is not None:
         return target
     order = tuple(range(len(shape)))
-    if like.shape == shape and len(shape) == 4 and channels_last(like):
-        order = (0, 2, 3, 1)
+    if like.shape == shape and len(shape) in _IMAGES and channels_last(like):
+        order = (0, *order[2:], 1)
     return w.temp(dtype, shape, order)
 
 
 def channels_last(value: Value) -> bool:
     dims, steps = value.view.dims, value.view.strides
-    return steps[1] == 1 and steps[3] == dims[1] and dims[1] != 1
+    return steps[1] == 1 and steps[-1] == dims[1] and dims[1] != 1
 
 
 def lower_elementwise(
@@ -151,8 +153,9 @@ def lower_concat(
     reshape = (ViewMove("reshape", p.target),) if p.target else ()
     (target,) = targets
     if target is None:
-        images = [] if p.target or len(full) != 4 else [v for v in operands if len(v.shape) == 4]
-        last = (0, 2, 3, 1) if any(map(channels_last, images)) else ()
+        rank = 0 if p.target or len(full) not in _IMAGES else len(full)
+        images = [v for v in operands if rank and len(v.shape) == rank]
+        last = (0, *range(2, rank), 1) if any(map(channels_last, images)) else ()
         whole = w.temp(stored(w, p.result_types[0], operands), full, last)
         result = whole.moved(*reshape)
     else:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from tests.gpu.launches import programs, runs
+from tests.graphs import Net
 from tests.kernels.gpu.cases import TOLERANCE
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.gpu.kernel_selection import launches_for
 from tracea_graph.kernels.gpu.launch_order import constant_calls
 from tracea_graph.kernels.program import Call, View
+from tracea_graph.onnx_io import load
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
@@ -124,6 +129,28 @@ def test_filters_of_one_plane_or_one_pixel_convolve_images() -> None:
     for name, dims in (("frames alone", (32, 28, 28, 64)), ("depth alone", (2, 16, 784, 64))):
         (call,) = planned(WINDOWS[name], 64)
         assert call.views[0] is not None and call.views[0].dims == dims
+
+
+def test_nets_of_volumes_copy_nothing_between_layers(tmp_path: Path) -> None:
+    """A copy interleaves a transposed convolution where it is joined, and one what it joins."""
+    net = Net()
+
+    def convolve(x: str, filters: int, channels: int, *taps: int) -> str:
+        pads = [taps[0] // 2, taps[1] // 2, taps[2] // 2] * 2
+        weights = net.weight(filters, channels, *taps), net.weight(filters)
+        return net("Relu", net("Conv", x, *weights, pads=pads))
+
+    fine = convolve(net.input("x", 1, 64, 8, 14, 14), 64, 64, 3, 3, 3)
+    coarse = net("MaxPool", fine, kernel_shape=[2, 2, 2], strides=[2, 2, 2])
+    coarse = convolve(convolve(coarse, 64, 64, 1, 3, 3), 128, 64, 3, 1, 1)
+    weights = net.weight(128, 64, 2, 2, 2), net.weight(64)
+    y = net("ConvTranspose", coarse, *weights, strides=[2, 2, 2])
+    y = convolve(net("Concat", y, fine, axis=1), 64, 128, 3, 3, 3)
+    path = net.save(tmp_path / "m.onnx", y)
+    (placed,), _, _ = programs(load(path), "fp16")
+    found = [run.symbol for run in runs(placed) if not run.once and run.blocks]
+    assert ["copy" in symbol for symbol in found].count(True) == 2
+    assert len(found) == 11 and sum("conv3d" in symbol for symbol in found) == 2
 
 
 def test_windows_that_start_too_far_outside_have_no_tensor_maps() -> None:
