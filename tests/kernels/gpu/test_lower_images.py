@@ -23,7 +23,9 @@ def calls_in(net: Net, output: str) -> list[Call]:
 
 def lowered(net: Net, output: str) -> list[Call]:
     """Return the calls that do more than copy numbers."""
-    return [c for c in calls_in(net, output) if c.op not in ("elementwise", "copy", "pack")]
+    return [
+        c for c in calls_in(net, output) if c.op not in ("elementwise", "copy", "concat", "pack")
+    ]
 
 
 def convolved(side: int, channels: int, filters: int) -> list[Call]:
