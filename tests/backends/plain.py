@@ -71,7 +71,7 @@ _STEPS = frozenset((
 _ELEMENTS = frozenset((DType.F32, DType.BOOL, DType.I64, DType.I32))
 
 
-class _Writer(ProgramWriter):
+class _CallWriter(ProgramWriter):
     """Writes programs of this backend."""
 
     def call(self, op: str, *values: Value, **ints: int) -> None:
@@ -90,14 +90,16 @@ class _Writer(ProgramWriter):
         self.calls.append(Call("copy", "f32", (source, target)))
 
 
-def _norm(w: _Writer, norm: Norm, x: Value, affine: Sequence[Value], y: Value) -> None:
+def _norm(w: _CallWriter, norm: Norm, x: Value, affine: Sequence[Value], y: Value) -> None:
     w.call("norm", x, y, layer=int(norm.kind == "layer"), epsilon=float_bits(norm.epsilon))
     for value, op in zip(affine, norm.gamma * ("mul",) + norm.beta * ("add",), strict=True):
         chain = Chain((FULL, FULL), (Step(op, (0, 1)),), (2,))
         w.chain(chain, [y, value.stretched(y.shape)], [y])
 
 
-def _gemm(w: _Writer, p: GemmParams, operands: Sequence[Value], results: Sequence[Value]) -> None:
+def _gemm(
+    w: _CallWriter, p: GemmParams, operands: Sequence[Value], results: Sequence[Value]
+) -> None:
     if p.layout not in (KN, NK) or p.splits or p.integers:
         raise LackingError("plain multiplies by one matrix as it is")
     x, weight, bias, extras, affine = p.split(operands)
@@ -114,7 +116,7 @@ def _gemm(w: _Writer, p: GemmParams, operands: Sequence[Value], results: Sequenc
 
 
 def _matmul(
-    w: _Writer, p: MatMulParams, operands: Sequence[Value], results: Sequence[Value]
+    w: _CallWriter, p: MatMulParams, operands: Sequence[Value], results: Sequence[Value]
 ) -> None:
     full = results[0].shape
     sides = [w.through(v, p.reading(i)) for i, v in enumerate(operands[:2])]
@@ -127,14 +129,16 @@ def _matmul(
 
 
 def _elementwise(
-    w: _Writer, p: ElementwiseParams, operands: Sequence[Value], results: Sequence[Value]
+    w: _CallWriter, p: ElementwiseParams, operands: Sequence[Value], results: Sequence[Value]
 ) -> None:
     full = p.common([v.shape for v in operands])
     seen = [w.through(v, m).stretched(full) for v, m in zip(operands, p.views, strict=True)]
     w.chain(p.chain, seen, [Value(View.dense(v.view.buffer, full), v.dtype) for v in results])
 
 
-def _norms(w: _Writer, p: NormParams, operands: Sequence[Value], results: Sequence[Value]) -> None:
+def _norms(
+    w: _CallWriter, p: NormParams, operands: Sequence[Value], results: Sequence[Value]
+) -> None:
     data, affine = operands[: p.data_operands], operands[p.data_operands :]
     y, full = [w.matrix(v) for v in results], results[0].shape
     total = w.matrix(data[0])
@@ -147,7 +151,7 @@ def _norms(w: _Writer, p: NormParams, operands: Sequence[Value], results: Sequen
 
 
 def _softmax(
-    w: _Writer, p: SoftmaxParams, operands: Sequence[Value], results: Sequence[Value]
+    w: _CallWriter, p: SoftmaxParams, operands: Sequence[Value], results: Sequence[Value]
 ) -> None:
     x, y = operands[0], results[0]
     if p.prologue:
@@ -278,7 +282,7 @@ class PlainBackend:
         if loose_axes(graph, region):
             raise LackingError("plain repeats no input where it may turn out to be of size 1")
         local, where = localise_symbols(specs)
-        w = _Writer(local, tuple(region.params.infer(local)))
+        w = _CallWriter(local, tuple(region.params.infer(local)))
         lower(w, region.params, w.slots("input"), w.slots("output"))
         return w.program(where)
 
@@ -288,7 +292,7 @@ class PlainBackend:
         return ()
 
     def lower_guard(self, specs: Sequence[TensorSpec]) -> Program:
-        w = _Writer((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),))
+        w = _CallWriter((*specs, *specs), (TensorSpec(DType.BOOL, (1,)),))
         slots, count = w.slots("input"), len(specs)
         for i in range(count):
             w.call("same", slots[i], slots[count + i], *w.slots("output"), first=int(i == 0))
