@@ -314,7 +314,7 @@ VARIANTS = (
         for op, template, tile, params in (
             ("copy", "move.cu.in", "256x16", {}),
             ("copy", "transpose.cu.in", "32x32", {"side": 32}),
-            ("concat", "concat.cu.in", "256x16", {"blocks": 8, "together": 1}),
+            ("concat", "concat.cu.in", "256x16", {"blocks": 8}),
         )
     ),
     *(
