@@ -9,9 +9,11 @@ typedef unsigned long long u64;
 
 #define DEV __device__ __forceinline__
 #define METHOD DEV
+#define SHARED_ARRAY(type, name, count) __shared__ __align__(16) type name[count]  // of fixed size
 #define UNROLL _Pragma("unroll")
 #define CONSTANT __constant__ const
 #define ROLLED _Pragma("unroll 1")
+#define UNROLL_TWO _Pragma("unroll 2")
 #define UNROLL_FOUR _Pragma("unroll 4")
 #define KERNEL(symbol, threads, blocks) \
   extern "C" __global__ void __launch_bounds__(threads, blocks) symbol

@@ -11,9 +11,11 @@ typedef unsigned long long u64;
 
 #define DEV static __attribute__((device, always_inline))
 #define METHOD __attribute__((device, always_inline))
+#define SHARED_ARRAY(type, name, count) __attribute__((shared, aligned(16))) static type name[count]
 #define UNROLL _Pragma("unroll")
 #define CONSTANT static __attribute__((constant)) const
 #define ROLLED _Pragma("nounroll")
+#define UNROLL_TWO _Pragma("unroll 2")
 #define UNROLL_FOUR _Pragma("unroll 4")
 #define KERNEL(symbol, threads, blocks) \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(threads, threads))) void symbol

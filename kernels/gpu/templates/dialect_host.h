@@ -26,9 +26,11 @@ typedef uint64_t u64;
 
 #define DEV static inline
 #define METHOD inline
+#define SHARED_ARRAY(type, name, count) alignas(16) static type name[count]  // blocks run in turn
 #define UNROLL
 #define CONSTANT static const
 #define ROLLED
+#define UNROLL_TWO
 #define UNROLL_FOUR
 #define KERNEL(symbol, threads, blocks) static void symbol
 #define CLUSTER_KERNEL(symbol, threads, blocks, cluster) static void symbol

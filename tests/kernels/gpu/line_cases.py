@@ -72,15 +72,23 @@ def elements(
     return make
 
 
-def samples(dtype: DType, params: GridSampleParams, channels: int = 5) -> Maker:
-    """Positions inside of images and beyond them, none of which rounds either way."""
+def samples(
+    dtype: DType, params: GridSampleParams, channels: int = 5, late: int = 0, apart: int = 0,
+    odd: bool = False,
+) -> Maker:  # fmt: skip
+    """Positions inside of images and beyond them, none of which rounds either way.
+
+    An ``odd`` image has infinities and a NaN.
+    """
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x = some(rng, (2, 6, 9, channels), dtype)
+        if odd:
+            x[0, 1, 2, 3], x[0, 4, 4, 6], x[1, 3, 3, 0] = np.inf, -np.inf, np.nan
         grid = (rng.integers(-40, 40, (2, 3, 11, 2)) / 16 + 0.013).astype(np.float32)
-        y = memory.empty((2, 3, 11, channels), NUMPY[dtype])
+        y = memory.empty((2, 3, 11, channels), NUMPY[dtype], late, apart)
         call = CALLS.make(
-            "grid_sample", dtype.short, x=memory.put(x), grid=memory.put(grid), y=y,
+            "grid_sample", dtype.short, x=memory.put(x, late), grid=memory.put(grid), y=y,
             sampling=params.sampling, beyond=params.beyond, aligned=params.aligned,
         )  # fmt: skip
 
@@ -173,6 +181,17 @@ def _cases() -> Iterator[Case]:
             if sampling != "nearest":
                 made = samples(f16, GridSampleParams(sampling, beyond), 24)
                 yield Case(f"samples {sampling} {beyond} f16", made, tiles)
+    for dtype in (f16, DType.BF16):
+        for channels in (8, 72):
+            made = samples(dtype, GridSampleParams("cubic", "zeros"), channels)
+            yield Case(f"samples of {channels} cubic {dtype.short}", made, tiles)
+        made = samples(dtype, GridSampleParams("cubic", "border"), 64, odd=True)
+        yield Case(f"samples cubic of infinities {dtype.short}", made, tiles)
+    for channels, late, apart in ((21, 0, 0), (21, 3, 0), (3, 1, 0), (21, 1, 2), (300, 0, 0)):
+        for dtype, sampling in ((f16, "linear"), (f16, "cubic"), (f32, "linear")):
+            made = samples(dtype, GridSampleParams(sampling, "zeros"), channels, late, apart)
+            said = f"late {late} apart {apart} {dtype.short}"
+            yield Case(f"samples of {channels} {sampling} {said}", made, tiles)
 
 
 CASES = tuple(_cases())
