@@ -39,10 +39,9 @@ class Conv3dToConv2d:
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         if region.op != "Conv" or graph.opset < _OPSET:
             return
-        if self._convolves_volumes:
-            if unfold_region(graph, region) is not None:
-                why = unsuited_reason("the target's kernels convolve volumes")
-                yield Miss(self.name, region.id, why)
+        if self._convolves_volumes and unfold_region(graph, region) is not None:
+            why = unsuited_reason("the target's kernels convolve volumes")
+            yield Miss(self.name, region.id, why)
             return
         members = _group(graph, region)
         convolutions = [r for r in members if r.op == "Conv"]
