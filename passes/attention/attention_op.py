@@ -48,6 +48,11 @@ _MULTI_HEAD_INPUTS = (
 _MULTI_HEAD_UNMODELLED = (_MULTI_HEAD_INPUTS[3], *_MULTI_HEAD_INPUTS[8:])
 _AS_FUNCTION = 25
 """Opset from which ONNX Runtime runs the function body of Attention."""
+_MODELLED = frozenset(
+    ("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap",
+     "softmax_precision")
+)  # fmt: skip
+"""Attributes of Attention until ONNX 1.22; later ones limit the keys to a window."""
 _FILTER = -10000.0
 """Default of ``mask_filter_value``, the number added to the scores of padding keys."""
 
@@ -75,6 +80,8 @@ class AttentionOp:
         past, present, lengths = inputs[4:6], results[1:3], inputs[6]
         if results[3] and (graph.uses(results[3]) or graph.is_output(results[3])):
             raise NoMatch("its output of attention scores is used")
+        if other := sorted({*node.node.attrs} - _MODELLED):
+            raise NoMatch(f"it has the attribute {other[0]}")
         flat = graph.spec(inputs[0]).rank == 3
         counts = [int(numeric_attribute(node, f"{x}_num_heads")) for x in ("q", "kv")]
         if flat and 0 in counts:

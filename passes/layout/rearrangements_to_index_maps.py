@@ -64,7 +64,9 @@ def _space_to_depth(graph: TileGraph, region: Region, shape: Shape) -> Rearrange
     c, h, w = (d if isinstance(d, int) else 0 for d in shape[1:])
     split = ViewMove("reshape", (0, c, h // b, b, w // b, b))
     target = (0, c * b * b, h // b, w // b)
-    return IndexMap((split, ViewMove("transpose", (0, 3, 5, 1, 2, 4)))), target
+    columns_first = attribute(region, "mode", "DCR") == "CRD"
+    order = (0, 1, 3, 5, 2, 4) if columns_first else (0, 3, 5, 1, 2, 4)
+    return IndexMap((split, ViewMove("transpose", order))), target
 
 
 def _tile(graph: TileGraph, region: Region, shape: Shape) -> Rearrangement | None:

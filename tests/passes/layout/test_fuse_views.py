@@ -405,9 +405,12 @@ def test_depth_to_space(mode: str) -> None:
     assert set(ops(graph)) == {"FusedElementwise"}
 
 
-def test_space_to_depth() -> None:
-    net = Net()
-    y = net("SpaceToDepth", net.input("x", "batch", 3, 4, 6), blocksize=2)
+@pytest.mark.parametrize(
+    ("opset", "mode"), [(17, {}), (28, {"mode": "DCR"}), (28, {"mode": "CRD"})]
+)
+def test_space_to_depth(opset: int, mode: dict[str, str]) -> None:
+    net = Net(opset)
+    y = net("SpaceToDepth", net.input("x", "batch", 3, 4, 6), blocksize=2, **mode)
     graph, _ = check(net, y, feeds={"x": normal(2, 3, 4, 6)})
     assert ops(graph) == ["FusedElementwise"]
 
