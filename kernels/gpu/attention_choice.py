@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tracea_graph.ir import Extent, combine, product
@@ -79,8 +80,14 @@ def cache_choices(call: Call) -> list[tuple[Variant, Extent]]:
     found = [(able[tile], combine("sub", most + 1, groups))
              for tile, most in _MOST_GROUPS.items() if tile in able]  # fmt: skip
     found.append((able[_OF_MANY], 1))
-    at = next((i for i, (_, when) in enumerate(found) if isinstance(when, int) and when > 0))
-    return [one for one in found[: at + 1] if not isinstance(one[1], int) or one[1] > 0]
+    return _reached(found)
+
+
+def _reached(found: Sequence[tuple[Variant, Extent]]) -> list[tuple[Variant, Extent]]:
+    """Leave out kernels that are never used, and those behind one that always is."""
+    able = [one for one in found if not isinstance(one[1], int) or one[1] > 0]
+    at = next((i for i, (_, when) in enumerate(able) if isinstance(when, int)), len(able))
+    return able[: at + 1]
 
 
 def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
@@ -92,9 +99,9 @@ def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
     keys = named["k"].dims[2]
     split = [(v, _split_when(call, v)) for v in VARIANTS if v.template == _SPLIT
              and v.dtype == call.dtype and not split_key_attention.refusal(call, v)]  # fmt: skip
-    split = [one for one in split if not isinstance(one[1], int) or one[1] > 0]
+    split = _reached(split)
     if split and isinstance(split[0][1], int):
-        return split[:1]
+        return split
     few = [v for v in VARIANTS if v.template == _FEW and v.dtype == call.dtype
            and not few_key_attention.refusal(call, v)]  # fmt: skip
     if isinstance(keys, int) and few:
@@ -114,10 +121,8 @@ def attention_choices(call: Call) -> list[tuple[Variant, Extent]]:
         three, two = found
         gain = combine("sub", _hundredths(call, 2), _hundredths(call, 3))
         found = [(three[0], combine("min", three[1], combine("add", gain, 1))), two]
-    if isinstance(queries, int):
-        found = [one for one in found if not isinstance(one[1], int) or one[1] > 0]
-        found = found[: 1 + (not isinstance(found[0][1], int))] if found else []
-    return [*split, *((v, keys_fit(v, keys)) for v in few), *found, *_wide_choices(call)]
+    few_keys = [(v, keys_fit(v, keys)) for v in few]
+    return [*split, *few_keys, *_reached(found), *_wide_choices(call)]
 
 
 def _hundredths(call: Call, groups: int) -> Extent:
