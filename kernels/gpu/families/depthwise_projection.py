@@ -23,8 +23,8 @@ from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.ops.chain import FULL, ROW, Chain, Step
 
-__all__ = ["BETWEEN", "LEVELS", "between", "launch", "name", "parameters", "refusal", "shared",
-           "with_sizes"]  # fmt: skip
+__all__ = ["BETWEEN", "BYTES", "LEVELS", "between", "launch", "name", "parameters", "refusal",
+           "shared", "with_sizes"]  # fmt: skip
 
 BETWEEN = MappingProxyType({
     "none": (), "relu": (Step("relu", (0,)),), "relu6": (Step("clip", (0, 0.0, 6.0)),),
@@ -33,7 +33,8 @@ BETWEEN = MappingProxyType({
 """Steps of the activations between both convolutions."""
 LEVELS = "levels"
 """The activation that rounds, and clips to integers."""
-_BYTES = (DType.U8, DType.I8)
+BYTES = (DType.U8, DType.I8)
+"""Types of the images of quantized networks."""
 _MOST_FILTERS, _MOST_TAPS, _MOST_STEP = 24, 9, 2
 """Maximum filters, of which a lane holds the sums of a quarter for each of four pixels; maximum
 taps, for which the loads of a lane are unrolled; and maximum stride.
@@ -66,12 +67,12 @@ def refusal(call: Call) -> str:
         return f"channels are no multiple of {_RUN}, or filters are over {_MOST_FILTERS}"
     if high * wide > _MOST_TAPS or max(call.attributes["strides"]) > _MOST_STEP:
         return f"only up to {_MOST_TAPS} taps and strides up to {_MOST_STEP} are unrolled"
-    if _read(call) in _BYTES and wide >= _PIXELS:
+    if _read(call) in BYTES and wide >= _PIXELS:
         return f"words hold bytes of {_PIXELS} pixels, of which windows read fewer"
-    if chain is None or chain.result_types not in ((own,), *((t,) for t in _BYTES)):
+    if chain is None or chain.result_types not in ((own,), *((t,) for t in BYTES)):
         return "there are several results, or of another type"
     kinds = zip(chain.operands[1:], chain.operand_types[1:], strict=True)
-    known = {(FULL, own), (ROW, DType.F32), *((FULL, dtype) for dtype in _BYTES)}
+    known = {(FULL, own), (ROW, DType.F32), *((FULL, dtype) for dtype in BYTES)}
     if {*kinds} - known:
         return "the epilogue reads other operands than images of known types and rows in float32"
     x: View = named["x"]
@@ -105,7 +106,7 @@ def name(call: Call) -> str:
     words = ["depthwise", f"{high}x{wide}", f"{steps[0]}x{steps[1]}", f"{channels}"]
     words += ["scaled"] * (named["scale1"] is not None) + ["biased"] * (named["bias1"] is not None)
     words.append(str(call.attributes["activation"]))
-    if _read(call) in _BYTES:
+    if _read(call) in BYTES:
         words += [str(call.attributes["x_type"]), _word(call.attributes["zero"])]
     if call.attributes["activation"] == LEVELS:
         words += [_word(level) for level in call.attributes["levels"]]
@@ -115,7 +116,7 @@ def name(call: Call) -> str:
 
 def _filter_type(call: Call) -> DType:
     """Return the type of w: rows of a channel's taps share a word for bytes."""
-    return DType.I8 if _read(call) in _BYTES else DType.F32
+    return DType.I8 if _read(call) in BYTES else DType.F32
 
 
 def _word(level: int) -> str:
@@ -139,7 +140,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "element": chain_parameters.ELEMENTS[TYPES[call.dtype]],
         "kind": call.dtype,
         "source": chain_parameters.ELEMENTS[_read(call)],
-        "bytes": _read(call) in _BYTES,
+        "bytes": _read(call) in BYTES,
         "signed": _read(call) is DType.I8,
         "zero": zero,
         "shift": zero + 128 * (_read(call) is DType.I8),  # of bytes without signs

@@ -13,7 +13,7 @@ from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, combine
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
-from tracea_graph.kernels.gpu.families.depthwise_projection import BETWEEN, LEVELS, refusal
+from tracea_graph.kernels.gpu.families.depthwise_projection import BETWEEN, BYTES, LEVELS, refusal
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, GpuProgramWriter
 from tracea_graph.kernels.gpu.window_choice import projects_early
@@ -26,7 +26,6 @@ from tracea_graph.ops.fused_region import RegionParams
 
 __all__ = ["project_integers_where_computed", "project_where_computed", "projecting_steps"]
 
-_BYTES = (DType.U8, DType.I8)
 _WORD = 4
 """Bytes of a word: a row of a channel's taps, and zeros."""
 _TYPES = {dtype.short: dtype for dtype in HALVES}
@@ -106,7 +105,7 @@ def _bytes_of(w: GpuProgramWriter, x: View) -> tuple[View, str, int]:
             source, chain = call.views[0], call.chain
             if chain is None or source is None or [s.op for s in chain.steps] != ["sub"]:
                 break
-            if chain.operand_types[0] not in _BYTES:
+            if chain.operand_types[0] not in BYTES:
                 break
             zero, dense = chain.steps[0].args[1], View.dense(source.buffer, source.dims)
             if source != dense or y != View.dense(y.buffer, y.dims) or not isinstance(zero, float):
