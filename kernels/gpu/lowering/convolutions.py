@@ -19,6 +19,7 @@ from tracea_graph.kernels.gpu.lowering.program_writer import (
     HALVES,
     ZERO,
     GpuProgramWriter,
+    channels_last_order,
     with_row_operands,
 )
 from tracea_graph.kernels.gpu.lowering.row_ops import lower_reduce
@@ -50,11 +51,6 @@ _WHOLE = 64
 """Numbers in one row of a tensor map's copy."""
 LAST = (0, 2, 3, 1)
 """Axis order in which images are stored between steps: N, H, W, C."""
-
-
-def _last(value: Value) -> tuple[int, ...]:
-    """Return the axis order in which an image or a volume is stored between steps."""
-    return (0, *range(2, len(value.shape)), 1)
 
 
 def _plane(value: Value) -> Value:
@@ -89,7 +85,7 @@ def lower_conv(
     full: Shape = (*shape[:2], 1, shape[2]) if len(shape) == 3 else shape
     x, weight = _plane(x), _plane(weight)
     seen = [_plane(v) for v in seen]
-    last = (0, *range(2, len(full)), 1)
+    last = channels_last_order(len(full))
     y = w.number(full, last)
     bias = w.typed_as(bias, DType.F32) if bias else None
     if p.groups == 1 and x.shape[2:] == weight.shape[2:] == full[2:] == (1, 1):
@@ -115,8 +111,9 @@ def _pixels(w: GpuProgramWriter, value: Value) -> Value | None:
     Returns None for a broadcast operand whose pixels have no constant stride.
     """
     for one in (value, None):
-        one = one or w.again(value, value.dtype, _last(value))
-        transposed = one.transposed(_last(value))
+        last = channels_last_order(len(value.shape))
+        one = one or w.again(value, value.dtype, last)
+        transposed = one.transposed(last)
         try:
             as_pixel_rows(transposed.view)
         except GraphError:
@@ -172,7 +169,8 @@ def convolve(
 ) -> None:  # fmt: skip
     """Write one call; few channels of a group are multiplied together with those of others."""
     dtype, each, filters = w.narrow, p.channels // p.groups, p.filters // p.groups
-    last, pack = _last(x), _packed_volumes if p.window.rank > 2 else _packed
+    last = channels_last_order(len(x.shape))
+    pack = _packed_volumes if p.window.rank > 2 else _packed
     if (packed := pack(w, p, x, weight)) is not None:
         px, pw, window = packed
         rows = all(not any(v.view.strides[:-1]) for v in epilogue_inputs)
@@ -375,7 +373,7 @@ def _conv_call(
     epilogue_inputs: Sequence[Value], y: Value, window: dict[str, tuple[int, ...]],
     groups: int = 1,
 ) -> None:  # fmt: skip
-    dtype, out = w.narrow, y.transposed(_last(y))
+    dtype, out = w.narrow, y.transposed(channels_last_order(len(y.shape)))
     own = chain
     if chain is not None:
         made = w.typed(chain, [Value(out.view, DType.F32), *epilogue_inputs], [out])

@@ -10,6 +10,7 @@ from tracea_graph.kernels.gpu.lowering.program_writer import (
     SCALED,
     GpuProgramWriter,
     ScaledImage,
+    channels_last_order,
 )
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Shape, Value
@@ -59,7 +60,7 @@ def destination(
         return target
     order = tuple(range(len(shape)))
     if like.shape == shape and len(shape) in _IMAGES and channels_last(like):
-        order = (0, *order[2:], 1)
+        order = channels_last_order(len(shape))
     return w.temp(dtype, shape, order)
 
 
@@ -155,7 +156,7 @@ def lower_concat(
     if target is None:
         rank = 0 if p.target or len(full) not in _IMAGES else len(full)
         images = [v for v in operands if rank and len(v.shape) == rank]
-        last = (0, *range(2, rank), 1) if any(map(channels_last, images)) else ()
+        last = channels_last_order(rank) if any(map(channels_last, images)) else ()
         whole = w.temp(stored(w, p.result_types[0], operands), full, last)
         result = whole.moved(*reshape)
     else:

@@ -14,8 +14,8 @@ from tracea_graph.ops.chain import FULL, ROW, Chain, Step
 from tracea_graph.ops.norm import Norm
 from tracea_graph.ttg.arena_allocation import Lifetime, placement_order
 
-__all__ = ["SCALED", "ZERO", "GpuProgramWriter", "NormedRows", "ScaledImage", "none_of_one",
-           "of_many_rows", "with_row_operands"]  # fmt: skip
+__all__ = ["SCALED", "ZERO", "GpuProgramWriter", "NormedRows", "ScaledImage",
+           "channels_last_order", "none_of_one", "of_many_rows", "with_row_operands"]  # fmt: skip
 
 SCALED = Chain((FULL, FULL), (Step("mul", (0, 1)),), (2,))
 ZERO = Chain((), (Step("add", (0.0, 0.0)),), (0,))
@@ -194,6 +194,11 @@ class GpuProgramWriter(ProgramWriter):
             for c in made.calls
         )  # fmt: skip
         return replace(made, temps=tuple(made.temps[t] for t in order), calls=calls)
+
+
+def channels_last_order(rank: int) -> tuple[int, ...]:
+    """Return the axis order in which images and volumes are stored between steps."""
+    return (0, *range(2, rank), 1)
 
 
 def with_row_operands(chain: Chain, inputs: Sequence[View]) -> Chain:

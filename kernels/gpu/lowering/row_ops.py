@@ -7,7 +7,12 @@ from dataclasses import replace
 
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets, stored
-from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, GpuProgramWriter, NormedRows
+from tracea_graph.kernels.gpu.lowering.program_writer import (
+    HALVES,
+    GpuProgramWriter,
+    NormedRows,
+    channels_last_order,
+)
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import IDENTITY, LackingError, Shape, Value
 from tracea_graph.ops.arg_max import ArgParams
@@ -347,7 +352,7 @@ def _norm_over_channels(
     w: GpuProgramWriter, p: ChannelNormParams, x: Value, affine: Sequence[Value]
 ) -> Value:
     """Write a norm of each position's channels, which are columns of images stored as rows."""
-    last = (0, *range(2, len(x.shape)), 1)
+    last = channels_last_order(len(x.shape))
     y = w.number(x.shape, last)
     rows = [w.flat(v.transposed(last), len(last) - 1, 1) for v in (x, y)]
     lines = [w.flat(v, len(v.shape)) for v in affine]
