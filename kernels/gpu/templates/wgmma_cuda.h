@@ -13,8 +13,15 @@ DEV i32 computed_anew(i32 v) {
   asm volatile("" : "+r"(v));
   return v;
 }
-// A value that all lanes of a warp have: it and what depends on it may lie in registers of the warp.
-DEV i32 of_warp(i32 v) { return __shfl_sync(0xffffffffu, v, 0); }
+// Reads a number for all lanes of a warp: it and what depends on it may lie in registers of the warp.  Lane 0 reads,
+// so that its later arrival at a barrier also says that the number was read.  A branch would make loops longer.
+DEV i32 read_for_warp(const i32* from) {
+  i32 v;
+  asm volatile(
+      "{ .reg .pred first; setp.eq.s32 first, %2, 0; mov.b32 %0, 0; @first ld.shared.b32 %0, [%1]; }"
+      : "=r"(v) : "r"(shared_address(from)), "r"(thread() % 32) : "memory");
+  return __shfl_sync(0xffffffffu, v, 0);
+}
 DEV float computed_before(float v) {  // and before the products that begin next
   asm volatile("" : "+f"(v));
   return v;

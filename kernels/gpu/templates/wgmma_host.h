@@ -92,7 +92,7 @@ static bool deliver() {
 }
 
 DEV i32 computed_anew(i32 v) { return v; }
-DEV i32 of_warp(i32 v) { return v; }
+DEV i32 read_for_warp(const i32* from) { return *from; }
 DEV float computed_before(float v) { return v; }
 DEV void show_to_products() {}
 DEV void keep_order() {}
