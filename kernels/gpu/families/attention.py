@@ -28,13 +28,16 @@ from tracea_graph.ops.attention import LOWEST
 from tracea_graph.ops.chain import FLOAT8
 
 __all__ = [
+    "BAND_BYTES",
     "LARGEST_HEAD",
     "LARGEST_HELD",
     "LISTED_SIDE",
     "MASKS",
+    "balanced_band",
     "column_step",
     "element_of_result",
     "heads_of",
+    "is_balanced",
     "is_listed",
     "is_windowed",
     "launch",
@@ -57,6 +60,8 @@ LARGEST_HEAD, LARGEST_HELD = 256, 128
 """Largest head size, and that of queries which a thread holds; others are read for each tile."""
 LISTED_SIDE = 128
 """Queries and keys of a tile of scores that a list of key tiles names."""
+BAND_BYTES = 32 << 20
+"""Bytes of keys and values that share L2 if attention is causal."""
 MASKS = {"add": DType.F32, "bool": DType.BOOL}
 _RUN = 16
 _LEAST_HELD = 64
@@ -228,6 +233,7 @@ def visits(call: Call) -> dict[str, Any]:
     a, windowed = call.attributes, is_windowed(call)
     return {
         "order": a["order"],
+        "balanced": is_balanced(call),
         "skips": skips(call),
         "windowed": windowed,
         "globals": sees_globals(call),
@@ -345,7 +351,33 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     made += result_of(call, named["y"].strides)
     tiles = combine("ceildiv", queries, variant.params["queries"])
     group = combine("floordiv", heads, heads_k)
-    made += [divisor(tiles), divisor(heads), divisor(group), i32(queries), i32(keys)]
+    made += [divisor(tiles), divisor(heads), divisor(group)]
+    if is_balanced(call):
+        band = balanced_band(call)
+        made += [
+            divisor(combine("mul", tiles, band)),
+            i32(band),
+            i32(combine("mul", batch, heads)),
+        ]
+    made += [i32(queries), i32(keys)]
     made += limits(call)
     blocks = product((batch, heads, tiles))
     return Launch(symbol, (blocks, 1, 1), variant.threads, shared(call, variant), tuple(made))
+
+
+def is_balanced(call: Call) -> bool:
+    """Whether tiles take unlike times, so that long ones come first."""
+    return call.attributes["order"] != "none" and not is_windowed(call)
+
+
+def balanced_band(call: Call) -> Extent:
+    """Return the number of heads whose keys and values L2 holds at a time."""
+    named = views_by_operand(call)
+    batch, heads, _, _ = named["q"].dims
+    heads_k, keys = named["k"].dims[1:3]
+    row = int(TYPES[call.dtype].size) * sum(heads_of(call))
+    each = combine("mul", combine("max", keys, 1), row)
+    held = combine("max", combine("floordiv", BAND_BYTES, each), 1)
+    alike = combine("floordiv", heads, heads_k)  # heads that share keys
+    whole = combine("mul", batch, heads)
+    return combine("max", combine("min", combine("mul", held, alike), whole), 1)

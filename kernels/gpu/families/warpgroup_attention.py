@@ -41,8 +41,8 @@ __all__ = [
 
 _ROWS, _WIDE = 64, 64
 """Number of queries per warpgroup, and of columns per copy."""
-_BAND_BYTES, _BAND = 32 << 20, 16
-"""Bytes of keys and values that share L2 if attention is causal, and heads that do in windows."""
+_BAND = 16
+"""Heads that share L2 in windows."""
 STRIP = 16 * 128
 """Bytes in which a warp orders 16 rows of the result."""
 _REGISTERS = {1: (0, 0), 2: (24, 240), 3: (32, 160)}
@@ -224,7 +224,6 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "k_bytes": tile.k_bytes,
         "v_bytes": tile.v.nbytes,
         "ring": tile.ring,
-        "balanced": _is_balanced(call),
         "band": _BAND if a["order"] != "none" else 1,
         "exchange": _EXCHANGE,
         "strips_at": tile.strips_at,
@@ -260,30 +259,13 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     whole = combine("mul", batch, heads)
     shared_heads = combine("floordiv", heads, heads_k)
     band: Extent = _BAND if a["order"] != "none" else 1
-    if _is_balanced(call):
-        band = _balanced_band(whole, keys, shared_heads, tile)
+    if attention.is_balanced(call):
+        band = attention.balanced_band(call)
     made += [divisor(tiles), divisor(heads), divisor(shared_heads)]
     blocks = product((whole, tiles))
-    made += [divisor(combine("mul", tiles, band)), *[i32(band)] * _is_balanced(call)]
+    made += [divisor(combine("mul", tiles, band)), *[i32(band)] * attention.is_balanced(call)]
     made += [i32(whole), i32(blocks)]
     made += [i32(queries), i32(keys)]
     made += attention.limits(call)
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made), persistent=1)
-
-
-def _is_balanced(call: Call) -> bool:
-    """Whether tiles take unlike times, so that blocks exchange long and short ones."""
-    return call.attributes["order"] != "none" and not attention.is_windowed(call)
-
-
-def _balanced_band(
-    all_heads: Extent, keys: Extent, shared_heads: Extent, tile: HeadTile
-) -> Extent:
-    """Return the number of heads whose keys and values L2 holds at a time.
-
-    ``shared_heads`` heads have the same keys.
-    """
-    each = combine("mul", combine("max", keys, 1), 2 * (tile.depth + tile.depth_v))
-    held = combine("max", combine("floordiv", _BAND_BYTES, each), 1)
-    return combine("max", combine("min", combine("mul", held, shared_heads), all_heads), 1)

@@ -18,9 +18,9 @@ from tracea_graph.kernels.gpu.architecture import ARCHITECTURES
 from tracea_graph.kernels.gpu.cubin import opcodes
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import emit_kernel, launch_of
+from tracea_graph.kernels.gpu.families import attention as attention_family
 from tracea_graph.kernels.gpu.families import (
     few_key_attention,
-    warpgroup_attention,
     warpgroup_integers,
     warpgroup_matmul,
 )
@@ -326,19 +326,21 @@ def test_blocks_take_all_queries_of_a_head_where_there_are_many(
 
 
 @pytest.mark.parametrize("blocks", [1, 7, 30])
-@pytest.mark.parametrize("tile", ["128x128x2", "192x128x2"])
+@pytest.mark.parametrize("tile", ["128x128x2", "192x128x2", "64x64"])
 def test_blocks_take_all_tiles_of_all_bands_in_turns(
     tile: str, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bands of four heads and of two; blocks have one tile more or less, or none of a band."""
     keys, head = 600, 64
-    monkeypatch.setattr(warpgroup_attention, "_BAND_BYTES", 4 * keys * 2 * 2 * head)
+    monkeypatch.setattr(attention_family, "BAND_BYTES", 4 * keys * 2 * 2 * head)
     memory = Memory()
     made = attention(DType.F16, (2, 3, keys), keys, head, head, order="top")
     call, expected = made(memory, np.random.default_rng(0))
     variant = find(call, HERE.architecture, tile)
     launch = launch_of(call, variant, HERE)
-    run_here(emit_kernel(call, variant, HERE), replace(launch, grid=(blocks, 1, 1)), memory)
+    if launch.persistent:
+        launch = replace(launch, grid=(blocks, 1, 1))
+    run_here(emit_kernel(call, variant, HERE), launch, memory)
     check(memory, expected())
 
 
