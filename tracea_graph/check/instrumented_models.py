@@ -26,6 +26,16 @@ RESULT_SCALES = {
     "QLinearReduceMean": 3, "QLinearSigmoid": 3, "QGemm": 7,
 }  # fmt: skip
 """Operators that round their result to integers, and the index of the operand that scales it."""
+MASKING = frozenset(("Add", "Sub"))
+"""Operators that add a mask to scores."""
+PAST_MASKS = frozenset(("Cast", "Identity", "Max", "Reshape", "Transpose", "Unsqueeze", "Where"))
+"""Operators between a mask and a Softmax."""
+HIDDEN_SCORE = -1e3
+"""Scores below this are masked; float32 resolves them to 6e-5 or coarser."""
+LOWEST_SCORE = -1e30
+"""Lower scores, -inf among them, move by nothing."""
+ULP = 2.0**-23
+"""Largest distance of two neighbouring float32 numbers, as a share of them."""
 ROUNDING_LEVEL = 4
 """Accuracy level at which MatMulNBits rounds its first operand to integers."""
 GRAPH, NODE, OUTPUT, WRITES, NAME = 7, 1, 12, 2, 1
@@ -103,7 +113,8 @@ def instrument_model(
     """Return a serialized model with the changes that verification needs.
 
     The values ``extra`` become outputs, and the random values in ``cut`` become inputs.  If
-    ``jitter`` is not 0, noise of that relative size is added before quantizers.
+    ``jitter`` is not 0, noise of that relative size is added before quantizers, and noise of one
+    unit in the last place to scores that an added mask hides.
     """
     import onnx
 
@@ -155,40 +166,70 @@ def rounded_operands(node: Any) -> tuple[int, ...]:
     return (0,) if ROUNDING_LEVEL in levels else ()
 
 
+def takes_jitter(graph: Any) -> bool:
+    """Return whether :func:`add_jitter` changes what a graph computes."""
+    return bool(masked_softmaxes(graph)) or any(
+        rounded_operands(n) or result_scale(n) is not None for n in graph.node
+    )
+
+
+def masked_softmaxes(graph: Any) -> set[str]:
+    """Return the results of those Softmax nodes that read scores to which a mask may be added."""
+    writer = {v: node for node in graph.node for v in node.output if v}
+    stored = {t.name for t in graph.initializer}
+    found = set[str]()
+    for softmax in (n for n in graph.node if n.op_type == "Softmax"):
+        ahead = list(softmax.input)
+        while ahead:
+            node = writer.get(ahead.pop())
+            if node is not None and node.op_type in PAST_MASKS:
+                ahead += node.input
+            elif node is not None and node.op_type in MASKING and stored.isdisjoint(node.input):
+                found.add(softmax.output[0])
+    return found
+
+
 def add_jitter(graph: Any, size: float) -> None:
     """Let every quantizer of computed values read x + size · x · sin(1e5 · x) instead of x.
 
     The noise is as large as the difference between float32 sums in two orders, and varies from
     element to element.  For an operator that rounds its own result, the scale of that result is
     multiplied by ``1 + size`` instead.
+
+    A Softmax reads scores x below ``HIDDEN_SCORE`` with noise of ``ULP`` instead of ``size``: the
+    sum of a score and a mask of −1e4 is rounded to a multiple of 1e-3, and which one it is depends
+    on the last bits of the score.  Scores that are equal, because a mask of −1e9 leaves nothing of
+    them, stay equal.
     """
     from onnx import helper, numpy_helper
 
-    numbers = {"jitter.rate": 1e5, "jitter.size": size, "jitter.scale": 1.0 + size}
+    numbers = {
+        "jitter.rate": 1e5, "jitter.size": size, "jitter.scale": 1.0 + size, "jitter.ulp": ULP,
+        "jitter.hidden": HIDDEN_SCORE, "jitter.lowest": LOWEST_SCORE,
+    }  # fmt: skip
     stored, nodes = {t.name for t in graph.initializer}, list(graph.node)
+    masked = masked_softmaxes(graph)
     del graph.node[:]
+
+    def write(op: str, *operands: str, **attributes: Any) -> str:
+        result = f"{operands[0]}.jitter{len(graph.node)}"
+        graph.node.append(helper.make_node(op, operands, [result], **attributes))
+        return result
+
+    def noise(x: str, share: str) -> str:
+        return write("Mul", write("Mul", write("Sin", write("Mul", x, "jitter.rate")), share), x)
+
     for node in nodes:
+        if masked.intersection(node.output):
+            x = node.input[0]
+            hidden = write("Cast", write("Less", x, "jitter.hidden"), to=1)
+            moved = noise(write("Max", x, "jitter.lowest"), "jitter.ulp")
+            node.input[0] = write("Add", write("Mul", moved, hidden), x)
         for at in rounded_operands(node):
-            x = node.input[at]
-            if x in stored:
-                continue
-            steps = [f"{node.output[0]}.jitter{at}.{i}" for i in range(5)]
-            graph.node.extend(
-                helper.make_node(op, inputs, [result])
-                for op, inputs, result in (
-                    ("Mul", [x, "jitter.rate"], steps[0]),
-                    ("Sin", [steps[0]], steps[1]),
-                    ("Mul", [steps[1], "jitter.size"], steps[2]),
-                    ("Mul", [steps[2], x], steps[3]),
-                    ("Add", [steps[3], x], steps[4]),
-                )
-            )
-            node.input[at] = steps[4]
+            if (x := node.input[at]) not in stored:
+                node.input[at] = write("Add", noise(x, "jitter.size"), x)
         if (last := result_scale(node)) is not None:
-            scale = f"{node.output[0]}.jitter"
-            operands = [node.input[last], "jitter.scale"]
-            graph.node.append(helper.make_node("Mul", operands, [scale]))
-            node.input[last] = scale
+            node.input[last] = write("Mul", node.input[last], "jitter.scale")
         graph.node.append(node)
     graph.initializer.extend(
         numpy_helper.from_array(np.asarray(v, np.float32), name) for name, v in numbers.items()

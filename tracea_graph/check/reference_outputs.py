@@ -256,13 +256,15 @@ def _noise(
     rounding: float,
 ) -> dict[str, dict[str, float]]:
     """Return how far outputs move, per feed, if operands that are rounded to integers move by
-    ``rounding``; empty for a model that rounds nothing to integers.
+    ``rounding``, and scores that an added mask hides by a unit in the last place; empty for a
+    model that does neither.
 
     ``answers`` are those without that, at the first of ``levels``.  A single integer that is
     rounded the other way moves an output further than all rounding of float32.  ONNX Runtime's own
-    optimization levels differ in which integers are.
+    optimization levels differ in which integers are.  So does a score in a row of which a mask of
+    −1e4 hides every key (:func:`.instrumented_models.add_jitter`).
     """
-    if not answers or not worker.quantizes(model):
+    if not answers or not worker.takes_jitter(model):
         return {}
     try:
         worker.open("jitter", model, level=levels[0], cut=cut, jitter=rounding)

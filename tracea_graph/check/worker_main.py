@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from tracea_graph.check.instrumented_models import (
         instrument_model,
         random_values,
-        result_scale,
-        rounded_operands,
+        takes_jitter,
         with_extra_outputs,
         written_values,
     )
@@ -43,8 +42,7 @@ else:
     from instrumented_models import (
         instrument_model,
         random_values,
-        result_scale,
-        rounded_operands,
+        takes_jitter,
         with_extra_outputs,
         written_values,
     )
@@ -327,11 +325,11 @@ class WorkerServer:
         model = onnx.load(request["model"], load_external_data=False)
         return random_values(model.graph, request["ops"])
 
-    def quantizes(self, request: Request) -> bool:
+    def takes_jitter(self, request: Request) -> bool:
         import onnx
 
         model = onnx.load(request["model"], load_external_data=False)
-        return any(rounded_operands(n) or result_scale(n) is not None for n in model.graph.node)
+        return takes_jitter(model.graph)
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Answer one request; an exception of ONNX Runtime or onnx becomes an error."""

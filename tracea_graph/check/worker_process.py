@@ -335,9 +335,11 @@ class Worker(AbstractContextManager["Worker"]):
         )
         return tuple(found)
 
-    def quantizes(self, model: Path) -> bool:
-        """Return whether the model rounds computed values to integers."""
-        return bool(self._ask("quantizes", f"read {model.name}", None, model=str(model.resolve())))
+    def takes_jitter(self, model: Path) -> bool:
+        """Return whether the model rounds computed values to integers, or adds masks to scores."""
+        return bool(
+            self._ask("takes_jitter", f"read {model.name}", None, model=str(model.resolve()))
+        )
 
     # ---- transport ---------------------------------------------------------------------
 
