@@ -119,7 +119,8 @@ def _stored(graph: TileGraph, operands: tuple[str, ...], params: RecurrentParams
 
     of = operands[3] or operands[2]
     made = [*(graph.weights[v] for v in operands[1:3])]
-    made.append(Weight(f"{of}_sum", DType.F32, (directions, rows), summed))
+    apart = "_apart" if params.late else ""
+    made.append(Weight(f"{of}_sum{apart}", DType.F32, (directions, rows), summed))
     if params.late:
         made.append(Weight(f"{of}_rest", DType.F32, (directions, params.hidden), rest))
     return made

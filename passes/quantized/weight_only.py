@@ -169,11 +169,13 @@ def _stored(graph: TileGraph, region: Region) -> BlockMatrix | str:
     grouped = bool(_operand(region, 4))
     if grouped and (bits != 4 or (stored[2] is not None and stored[2].dtype is DType.U8)):
         return "ONNX Runtime ignores packed zero points, or has no kernel, where rows have groups"
-    order = _order(graph, _operand(region, 4), k, block)
+    groups = _operand(region, 4)
+    order = _order(graph, groups, k, block)
     if isinstance(order, str):
         return order
     if order is not None:
-        stored = (_reordered(stored[0], (k, n), BlockQuantized(bits, block), order), *stored[1:])
+        codes = _reordered(stored[0], (k, n), BlockQuantized(bits, block), order, groups)
+        stored = (codes, *stored[1:])
     made = matrix_of_byte_codes(*stored, (k, n), bits, block)
     if isinstance(made, str):
         return made
@@ -241,7 +243,7 @@ def matrix_of_byte_codes(
             stored = split.reshape(n, -1)[:, :blocks]
         return np.stack([factors, stored.reshape(n, blocks).astype(np.float32)])
 
-    made = BlockMatrix(layout, k, n, codes.name, f"{scales.name}_of_{codes.name}")
+    made = BlockMatrix(layout, k, n, codes.name, _scales_name(codes, scales, zeros))
     if codes.shape != layout.shape(k, n):
         made.codes = f"{codes.name}_by_blocks"
         made.weights[made.codes] = Weight(
@@ -250,6 +252,11 @@ def matrix_of_byte_codes(
         )  # fmt: skip
     made.weights[made.scales] = Weight(made.scales, DType.F32, layout.scales_shape(k, n), load)
     return made
+
+
+def _scales_name(codes: Weight, scales: Weight, zeros: Weight | None) -> str:
+    """Return the name of an array of scales and zero points, which several matrices may share."""
+    return "_of_".join((*([zeros.name] if zeros else []), scales.name, codes.name))
 
 
 def _order(graph: TileGraph, name: str, k: int, block: int) -> Array | str | None:
@@ -270,9 +277,9 @@ def _order(graph: TileGraph, name: str, k: int, block: int) -> Array | str | Non
 
 
 def _reordered(
-    codes: Weight, sizes: tuple[int, int], layout: BlockQuantized, order: Array
+    codes: Weight, sizes: tuple[int, int], layout: BlockQuantized, order: Array, groups: str
 ) -> Weight:
-    """Return codes whose row i is row ``order[i]`` of the given ones."""
+    """Return codes whose row i is row ``order[i]`` of the given ones; ``groups`` is its source."""
     k, n = sizes
     shape = layout.shape(k, n)
     if codes.dtype is not DType.U8 or codes.count != math.prod(shape):
@@ -282,7 +289,7 @@ def _reordered(
         rows = layout.unpacked(np.asarray(codes.load()).reshape(shape))
         return layout.packed(np.pad(rows[:, order], ((0, 0), (0, rows.shape[1] - k))))
 
-    return Weight(f"{codes.name}_by_groups", DType.U8, shape, load)
+    return Weight(f"{codes.name}_by_{groups}", DType.U8, shape, load)
 
 
 @dataclass
@@ -341,7 +348,10 @@ def _dequantized(
         return "its zero points do not have the type of its codes and the shape of its scales"
     kind = "middle" if zeros is None and stored.dtype in _SIGNED else "integer"
     layout = BlockQuantized(bits, block, kind)
-    made = BlockMatrix(layout, k, n, f"{stored.name}_codes", f"{scales.name}_of_{stored.name}")
+    apart = f"_by_{block}{'_transposed' if transposed else ''}"
+    made = BlockMatrix(
+        layout, k, n, f"{stored.name}_codes{apart}", _scales_name(stored, scales, zeros) + apart
+    )
     loads = _loads(layout, (k, n), (stored, scales, zeros), transposed)
     made.weights = {
         made.codes: Weight(made.codes, DType.U8, layout.shape(k, n), loads[0]),

@@ -35,6 +35,18 @@ def usual(op: str) -> dict[str, Any]:
     return {"hidden_size": HIDDEN} | ({"linear_before_reset": 1} if op == "GRU" else {})
 
 
+def test_layers_of_equal_weights_reset_before_and_after_the_product() -> None:
+    net, operands = cell("GRU")
+    results = [
+        net.many("GRU", 1, *operands, hidden_size=HIDDEN, linear_before_reset=late)[0]
+        for late in (0, 1)
+    ]
+    graph = net.graph(*results)
+    assert schedule_only(graph, RulePass(RECURRENT)).applied() == {"recurrent": 2}
+    assert schedule_only(graph, PackGates()).applied() == {"pack-gates": 2}
+    assert_same(net, graph, {"x": normal(STEPS, BATCH, INPUTS)}, 2e-6)
+
+
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("initial", [False, True])
 @pytest.mark.parametrize("bias", [False, True])

@@ -417,20 +417,44 @@ def test_what_no_input_decides_is_left_to_be_folded() -> None:
     assert table not in rule.asked and trace.applied() == {rule.name: 2}
 
 
+@pytest.mark.parametrize(
+    ("sizes", "numbers", "check", "verdicts"),
+    [
+        ((1, 1), (3.0, 3.0), True, {"applied"}),
+        ((1, 1), (3.0, 2.0), True, {"applied", "rejected"}),  # seen by checks only
+        ((1, 4), (3.0, 3.0), False, {"applied", "rejected"}),
+    ],
+)
+def test_rules_make_equal_constants_of_one_name(
+    sizes: tuple[int, int], numbers: tuple[float, float], check: bool, verdicts: set[str]
+) -> None:
+    net = Net()
+    x = net.input("x", 4)
+    graph = net.graph(net("Relu", x), net("Exp", x))
+    rules = [
+        Scaled("made", number, f"scaled-{op}", op, size)
+        for number, op, size in zip(numbers, ("Relu", "Exp"), sizes, strict=True)
+    ]
+    trace = run(graph, *rules, limits=SchedulerLimits(min_gain_us=-np.inf, check=check))
+    assert {d.verdict for d in trace.entries} == verdicts
+
+
 @dataclass(frozen=True)
 class Scaled:
-    """``Relu`` becomes a product with a constant of this name and number."""
+    """``op`` becomes a product with a constant of this name, number and size."""
 
     constant: str
     number: float
     name: str = "scaled"
+    op: str = "Relu"
+    size: int = 1
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal]:
-        if region.op == "Relu":
-            array = np.array([self.number], np.float32)
+        if region.op == self.op:
+            array = np.full(self.size, self.number, np.float32)
             node = Node("Mul", (region.operands[0], self.constant), region.results)
             new = Region(f"scaled:{region.id}", "Mul", node.inputs, node.outputs, (node,))
-            weight = Weight(self.constant, DType.F32, (1,), lambda: array)
+            weight = Weight(self.constant, DType.F32, (self.size,), lambda: array)
             yield Proposal(self.name, (region,), (new,), weights={self.constant: weight})
 
 

@@ -339,15 +339,21 @@ class _Run:
             return next(filter(None, (self.limits.lacks(preview, r) for r in fused)), "")
 
     def is_taken(self, weight: Weight) -> bool:
-        """Return whether a new constant's name is taken by a different value of the model.
+        """Return whether a new constant's name is taken by a different value.
 
-        Rules name constants after their content, so constants of equal name are equal.
+        Rules name constants after their content, so those of equal name and shape are equal.
+        Checks compare the numbers too; otherwise large ones would be computed for this alone.
         """
         name = weight.name
         if self.graph.producer(name) is not None or name in self.graph.inputs:
             return True
-        own = self.own.get(name)
-        return own is not None and own is not weight and own.digest != weight.digest
+        known = self.graph.weights.get(name)
+        if known is None or known is weight:
+            return False
+        if known.spec != weight.spec:
+            return True
+        compared = self.limits.check or name in self.own
+        return compared and known.digest != weight.digest
 
     def neighbourhood(self, regions: Iterable[Region]) -> list[Region]:
         near: dict[str, Region] = {}

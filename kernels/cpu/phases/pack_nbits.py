@@ -55,7 +55,9 @@ def _packed(m: Match, rule: str, first: int) -> Rewrite | str:
         stored = np.asarray(scales.load(), np.float32)
         return pack_nbits_scales(packed, stored[0].T, stored[-1].T)
 
-    names = f"{codes.name}_nbits", f"{scales.name}_nbits"
+    # panels begin with their integer zero points, in which matrices of equal codes may differ
+    source = scales if packed.zeros == "integer" else codes
+    names = f"{source.name}_code_panels", f"{scales.name}_scale_panels"
     operands[first : first + 2] = names
     made = (
         Weight(names[0], DType.U8, packed.shape(k, n), load_codes),

@@ -152,6 +152,42 @@ def test_a_dequantized_matrix_is_codes(dtype: Any, with_zeros: bool, form: str) 
     assert_same(net, graph, {"x": normal(5, 90)})
 
 
+def test_one_matrix_is_read_in_many_ways() -> None:
+    """By rows and by columns, and with other scales and zero points."""
+    net, rng = Net(opset=21), np.random.default_rng(5)
+    x = net.input("x", "m", 32)
+    codes = net.const(rng.integers(-128, 128, (32, 32)).astype(np.int8), np.int8)
+    scales = [net.const(rng.uniform(0.01, 0.1, 32).astype(np.float32)) for _ in range(2)]
+    zeros = [net.const(rng.integers(-9, 9, 32).astype(np.int8), np.int8) for _ in range(2)]
+    operands = [scales[:1], scales[1:], *([s, z] for s in scales for z in zeros)]
+    results = [
+        net(op, x, net("DequantizeLinear", codes, *more, axis=axis), **attrs)
+        for more in operands
+        for op, axis, attrs in (("MatMul", 1, {}), ("Gemm", 0, {"transB": 1}))
+    ]
+    graph = net.graph(*results)
+    trace = schedule_only(graph, *RULES)
+    assert trace.applied() == {"dequantized-gemm": len(results), "pack-nbits": len(results)}
+    assert_same(net, graph, {"x": normal(5, 32)})
+
+
+def test_one_matrix_of_bytes_has_many_zero_points_and_groups() -> None:
+    net, rng, k, n = Net(), np.random.default_rng(6), 64, 20
+    x = net.input("x", "m", k)
+    codes = net.const(rng.integers(0, 256, (n, 2, 16), np.uint8), np.uint8)
+    scales = net.const(rng.uniform(0.01, 0.1, (n, 2)).astype(np.float32))
+    zeros = [net.const(rng.integers(0, 256, (n, 1), np.uint8), np.uint8) for _ in range(2)]
+    zeros += ["", net.const(rng.uniform(0, 16, (n, 2)).astype(np.float32))]
+    groups = [net.const(rng.permutation(np.arange(k) // 32), np.int32) for _ in range(2)]
+    attrs = {"K": k, "N": n, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+    results = [net("MatMulNBits", x, codes, scales, z, **attrs) for z in zeros]
+    results += [net("MatMulNBits", x, codes, scales, "", g, **attrs) for g in groups]
+    graph = net.graph(*results)
+    trace = schedule_only(graph, *RULES)
+    assert trace.applied() == {"matmul-nbits": len(results), "pack-nbits": len(results)}
+    assert_same(net, graph, {"x": normal(5, k)})
+
+
 @pytest.mark.parametrize(
     ("axis", "shape", "block", "why"),
     [
