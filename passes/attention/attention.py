@@ -136,6 +136,7 @@ def attention_params(
     softcap: float = 0.0,
     zero_rows: str = "none",
     written: Collection[str] = (),
+    window: tuple[int, int] | None = None,
 ) -> AttentionParams:
     """Return the parameters of an attention op that reads the operands q, k and v.
 
@@ -159,7 +160,7 @@ def attention_params(
         )
     if max(q.size, v.size) > _MAX_HEAD:
         raise NoMatch(f"heads of {max(q.size, v.size)} columns are wider than {_MAX_HEAD}")
-    if masking.causal != "none" and graph.opset < _RANGE:
+    if (masking.causal != "none" or window) and graph.opset < _RANGE:
         raise NoMatch(f"its function body needs Range, which requires opset {_RANGE}")
     return AttentionParams(
         q.heads, q.size, v.size, scale, masking.kind,
@@ -167,7 +168,7 @@ def attention_params(
         fill=masking.fill, zero_rows=zero_rows,
         kv_heads=k.heads if k.heads != q.heads else 0,
         layouts=(q.layout, k.layout, v.layout, result),
-        causal=masking.causal, softcap=softcap,
+        causal=masking.causal, softcap=softcap, window=window,
     )  # fmt: skip
 
 

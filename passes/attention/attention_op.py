@@ -1,6 +1,7 @@
 """Convert ONNX and ONNX Runtime attention operators.
 
     Attention-23 (3-D or 4-D, masks, is_causal, softcap, past and present)      -> FusedAttention
+    Attention-25 (also left_window_size and right_window_size)                  -> FusedAttention
     com.microsoft MultiHeadAttention (masks, causality, past and present)       -> FusedAttention
     com.microsoft GroupQueryAttention                                           -> ``group_query``
 
@@ -18,11 +19,11 @@ from collections.abc import Iterator
 from math import inf, sqrt
 
 from tracea_graph.ir import DType
-from tracea_graph.ops.attention import LOWEST
+from tracea_graph.ops.attention import LOWEST, UNLIMITED
 from tracea_graph.passes.attention.attention import attention_params, attention_proposal
 from tracea_graph.passes.attention.attention_matcher import Matcher, NoMatch, numeric_attribute
 from tracea_graph.passes.attention.group_query import GROUP_QUERY, convert_group_query
-from tracea_graph.passes.attention.kv_cache import key_padding_bias, kv_operand, valid_key_mask
+from tracea_graph.passes.attention.kv_cache import key_padding_bias, kv_operand
 from tracea_graph.passes.attention.qkv_operands import (
     AttentionOperand,
     rows_operand,
@@ -30,6 +31,7 @@ from tracea_graph.passes.attention.qkv_operands import (
 )
 from tracea_graph.passes.attention.score_masks import Masks, MaskTerm
 from tracea_graph.passes.attention.softmax_consumers import AttentionOutput, attention_outputs
+from tracea_graph.passes.attention.visible_keys import visible_key_mask
 from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import Miss, Proposal
@@ -49,10 +51,10 @@ _MULTI_HEAD_UNMODELLED = (_MULTI_HEAD_INPUTS[3], *_MULTI_HEAD_INPUTS[8:])
 _AS_FUNCTION = 25
 """Opset from which ONNX Runtime runs the function body of Attention."""
 _MODELLED = frozenset(
-    ("is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap",
-     "softmax_precision")
+    ("is_causal", "kv_num_heads", "left_window_size", "q_num_heads", "qk_matmul_output_mode",
+     "right_window_size", "scale", "softcap", "softmax_precision")
 )  # fmt: skip
-"""Attributes of Attention until ONNX 1.22; later ones limit the keys to a window."""
+"""Attributes of Attention until opset 25; later ones may change which keys are seen."""
 _FILTER = -10000.0
 """Default of ``mask_filter_value``, the number added to the scores of padding keys."""
 
@@ -77,7 +79,7 @@ class AttentionOp:
 
     def _standard(self, graph: TileGraph, node: Region) -> Proposal:
         inputs, results = _padded(node.operands, 7), _padded(node.results, 4)
-        past, present, lengths = inputs[4:6], results[1:3], inputs[6]
+        past, present = inputs[4:6], results[1:3]
         if results[3] and (graph.uses(results[3]) or graph.is_output(results[3])):
             raise NoMatch("its output of attention scores is used")
         if other := sorted({*node.node.attrs} - _MODELLED):
@@ -86,7 +88,7 @@ class AttentionOp:
         counts = [int(numeric_attribute(node, f"{x}_num_heads")) for x in ("q", "kv")]
         if flat and 0 in counts:
             raise NoMatch("the number of heads is not given")
-        if any(past) and (lengths or not all(past)):
+        if any(past) and (inputs[6] or not all(past)):
             raise NoMatch(
                 "it has past keys without past values, the reverse, or both a past and key counts"
             )
@@ -98,13 +100,7 @@ class AttentionOp:
         )
         k, v = (kv_operand(made, inputs[1 + i], counts[1], past[i], present[i]) for i in (0, 1))
         masks = dataclasses.replace(made, full=(q.batch, q.heads, q.length, k.length))
-        causal = bool(attribute(node, "is_causal", 0))
-        if lengths:
-            masks.take(
-                MaskTerm(valid_key_mask(masks, lengths, inputs[0], inputs[1], causal), -inf)
-            )
-        elif causal:
-            masks.order("bottom" if past[0] else "top")
+        window = _limit_keys(masks, inputs, _window(node))
         if inputs[3]:
             boolean = graph.spec(inputs[3]).dtype is DType.BOOL
             masks.take(MaskTerm(inputs[3], -inf) if boolean else MaskTerm(inputs[3]))
@@ -114,7 +110,7 @@ class AttentionOp:
             else attention_outputs(graph, results[0])
         )
         return self._proposal(
-            Matcher(graph, [node]), (q, k, v), masks, ends, _zero_rows(graph.opset)
+            Matcher(graph, [node]), (q, k, v), masks, ends, _zero_rows(graph.opset), window
         )
 
     def _multi_head(self, graph: TileGraph, node: Region) -> Proposal:
@@ -164,6 +160,7 @@ class AttentionOp:
         masks: Masks,
         ends: list[AttentionOutput],
         zero_rows: str = "none",
+        window: tuple[int, int] | None = None,
     ) -> Proposal:
         node = matcher.covered[0]
         if any(o.scale != 1.0 for o in qkv[2:]):
@@ -185,6 +182,7 @@ class AttentionOp:
                 softcap,
                 zero_rows,
                 masks.specs,
+                window,
             )
             try:
                 return attention_proposal(
@@ -194,6 +192,33 @@ class AttentionOp:
                 if tail is ends[-1]:
                     raise
         raise AssertionError("an attention has at least one end")
+
+
+def _window(node: Region) -> tuple[int, int]:
+    """Return how many keys a query sees before and after its position; −1: no limit."""
+    left, right = (int(numeric_attribute(node, f"{x}_window_size", -1)) for x in ("left", "right"))
+    return left, 0 if attribute(node, "is_causal", 0) else right
+
+
+def _limit_keys(
+    masks: Masks, inputs: tuple[str, ...], window: tuple[int, int]
+) -> tuple[int, int] | None:
+    """Add the limits of visible keys to ``masks``, or return those that kernels have as a window.
+
+    Kernels put queries at the last keys, or at the first ones in a causal order.
+    """
+    past, counts, (left, right) = inputs[4], inputs[6], window
+    new = (masks.graph.spec(inputs[1]).shape or ("", ""))[-2]  # rank 3 or 4
+    known = equal_as_polynomials(masks.full[2], new) or (right == 0 and not past)
+    if counts or (max(window) >= 0 and not known):
+        mask = visible_key_mask(masks, inputs[0], inputs[1], past, counts, window)
+        masks.take(MaskTerm(mask, -inf))
+        return None
+    if right == 0:
+        masks.order("bottom" if past else "top")
+    near = [UNLIMITED if side < 0 else min(side, UNLIMITED) for side in window]
+    limited = left >= 0 or right > 0
+    return (near[0], near[1]) if limited else None
 
 
 def _zero_rows(opset: int) -> str:

@@ -189,8 +189,8 @@ def _attention(
         offsets=(q.offset, 0, 0), widths=(q.width, 0, 0),
         kv_heads=qkv[1].count if qkv[1].count != q.count else 0,
         layouts=("rows", "heads", "heads", "rows"), causal="none" if biased else "placed",
-        softcap=softcap, window=max(window, 0), zero_rows="none" if softcap else "lowest",
-        stored=stored,
+        softcap=softcap, window=(window - 1, 0) if window > 0 else None,
+        zero_rows="none" if softcap else "lowest", stored=stored,
     )  # fmt: skip
 
 

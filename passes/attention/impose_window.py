@@ -52,9 +52,10 @@ class ImposeWindow:
             reason = f"attention {layer} has {queries} queries and {keys} keys: not self-attention"
             yield Miss(self.name, region.id, reason)
             return
-        window = named[-1]
+        window, causal = named[-1], params.causal != "none"
+        sides = (window.keys - 1, 0) if causal else (window.keys // 2,) * 2
         near = dataclasses.replace(
-            params, window=window.keys, global_keys=window.global_keys,
+            params, window=sides, global_keys=window.global_keys,
             zero_rows="masked" if params.zero_rows == "none" else params.zero_rows,
         )  # fmt: skip
         new = fused_region(self.name, near, region.operands, region.results, [region])

@@ -21,7 +21,7 @@ from tracea_graph.passes.region_helpers import is_f32
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region
 
-__all__ = ["key_padding_bias", "kv_operand", "valid_key_mask"]
+__all__ = ["key_padding_bias", "kv_operand"]
 
 
 def kv_operand(new: Masks, value: str, heads: int, past: str, present: str) -> AttentionOperand:
@@ -88,51 +88,6 @@ def _write(
         new.regions.append(Region(f"join:{result}", op, operands, (result,), (node,)))
         new.specs[result] = TensorSpec(DType.F32, shape)
     return result
-
-
-# ---- how many keys each item has ---------------------------------------------------------
-
-
-def valid_key_mask(new: Masks, counts: str, q: str, k: str, causal: bool) -> str:
-    """Return a boolean mask that is true for the keys a query may see.
-
-    These are the first counts[b] keys of item b (``counts`` is int64 ``[B]``); with ``causal``,
-    query i of S sees keys up to i + counts[b] − S.  Layers with equal sizes share the mask.
-    Raises NoMatch unless there is one count per item.
-    """
-    spec, (batch, _, rows, keys) = new.graph.spec(counts), new.full
-    if spec.dtype is not DType.I64 or spec.shape != (batch,):
-        raise NoMatch("its key counts are not one int64 number for each batch item")
-    stem = f"{counts}.{rows}.{keys}"
-
-    def write(
-        role: str, op: str, *operands: str, shape: tuple[Extent, ...], dtype: DType = DType.I64,
-        **attrs: Attr,
-    ) -> str:  # fmt: skip
-        name = f"{stem}.{role}"
-        node = Node(op, operands, (name,), attrs)
-        new.shared.append(Region(f"keys:{name}", op, operands, (name,), (node,)))
-        new.specs[name] = TensorSpec(dtype, shape)
-        return name
-
-    def size(role: str, value: str) -> str:
-        rank = new.graph.spec(value).rank or 0
-        sizes = write(f"{role}_sizes", "Shape", value, shape=(rank,))
-        return write(role, "Gather", sizes, new.number(rank - 2), shape=(), axis=0)
-
-    zero, one = new.number(0), new.number(1)
-    key = write("key", "Range", zero, size("keys", k), one, shape=(keys,))
-    column = new.numbers(-1, 1, 1, 1)
-    end = write("end", "Reshape", counts, column, shape=(batch, 1, 1, 1))
-    if not causal:
-        return write("valid", "Less", key, end, shape=(batch, 1, 1, keys), dtype=DType.BOOL)
-    count = size("rows", q)
-    query = write("query", "Range", zero, count, one, shape=(rows,))
-    down = write("down", "Reshape", query, new.numbers(-1, 1), shape=(rows, 1))
-    first = write("first", "Sub", end, count, shape=(batch, 1, 1, 1))
-    place = write("place", "Add", first, down, shape=(batch, 1, rows, 1))
-    full = (batch, 1, rows, keys)
-    return write("seen", "LessOrEqual", key, place, shape=full, dtype=DType.BOOL)
 
 
 # ---- which keys are padding --------------------------------------------------------------

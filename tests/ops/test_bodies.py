@@ -603,7 +603,7 @@ CASES = {
             AttentionParams(4, 3, 4, 0.5, kv_heads=2, causal="placed", window=window, **PLACED),
             ((2, 3, 12), (2, 2, 7, 3), (2, 2, 7, 4), np.array([4, 1])),
         )
-        for name, window in (("", 0), (", window", 3))
+        for name, window in (("", None), (", window", (2, 0)))
     },
     "append": Case(
         KvCacheAppendParams(2, 3, 5, 13),

@@ -88,7 +88,7 @@ def attention_tile_cases() -> tuple[Case, ...]:
         *(_attention(f"attention_tiles_{s}_of_{t}", s, t) for s, t in _SIZES),
         _attention("attention_tiles_masked", 130, 150, mask="add"),
         _attention("attention_tiles_ordered", 130, 150, causal="bottom", fill=-1e9),
-        _attention("attention_tiles_near", 150, 150, window=40, zero_rows="masked"),
+        _attention("attention_tiles_near", 150, 150, window=(20, 20), zero_rows="masked"),
         _attention("attention_tiles_none", 60, 60, active=()),
         *(
             _masked(f"attention_tiles_left_{fill:g}_{kind}", fill, mask=kind)

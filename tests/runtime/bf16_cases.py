@@ -65,7 +65,7 @@ def bf16_cases() -> tuple[Case, ...]:
         ),
         attended("rounded", (7, 140, 0), 30, 300, in_bf16=True, whole=True),
         _attention("ordered", 60, 200, causal="bottom", mask="add", fill=-1e9),
-        _attention("near", 90, 90, window=40, global_keys=3, causal="bottom"),
+        _attention("near", 90, 90, window=(39, 0), global_keys=3, causal="bottom"),
         _attention("capped", 30, 70, softcap=2.0),
         *attention_tile_bf16_cases(),
     )

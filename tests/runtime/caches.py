@@ -97,7 +97,7 @@ def narrow_cases(stored: str) -> tuple[Case, ...]:
         attended(f"{stored}_prompt", (0, 0), 70, 70, **more),
         attended(f"{stored}_one_each", (7, 0, 299), 1, 300, **more),
         attended(f"{stored}_few", (7, 40), 3, 300, **more),
-        attended(f"{stored}_near", (100, 3), 60, 300, window=17, **more),
+        attended(f"{stored}_near", (100, 3), 60, 300, window=(16, 0), **more),
     )
 
 
@@ -124,8 +124,8 @@ def cache_cases() -> tuple[Case, ...]:
         attended("one_each", (7, 0, 299), 1, 300),
         attended("few", (7, 40), 3, 300),
         attended("chunk", (100,), 60, 300),
-        attended("near", (100, 3), 60, 300, window=17),
-        attended("one_near", (100, 3, 20), 1, 300, window=17),
+        attended("near", (100, 3), 60, 300, window=(16, 0)),
+        attended("one_near", (100, 3, 20), 1, 300, window=(16, 0)),
         attended("capped", (12, 3), 9, 30, softcap=2.0),
         attended("too_far", (8,), 3, 10, "begins at row 8 of a cache of 10"),
         attended("before_the_first", (0, -1), 1, 9, "begins at row -1"),

@@ -27,7 +27,7 @@ from tracea_graph.ir import DType, Expr, Extent
 from tracea_graph.kernels.cpu.calls import CALLS
 from tracea_graph.kernels.cpu.schedule import GemmSchedule
 from tracea_graph.kernels.program import Buffer, Loop, Program, Temp, View
-from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.attention import UNLIMITED, AttentionParams
 from tracea_graph.ops.chain import Chain, Step
 
 Array = npt.NDArray[Any]
@@ -507,7 +507,7 @@ def attention_ops() -> tuple[Case, ...]:
     ordered = replace(whole, causal="bottom", mask="add", fill=-1e9)
     turned = replace(whole, layouts=("heads", "transposed", "split", "heads"), softcap=3.0)
     by_heads = (("b", 4, "s", 16), ("b", 2, 16, "t"), ("b", "t", 2, 32))
-    near = replace(whole, window=40)
+    near = replace(whole, window=(20, 20))
     return (
         *(
             attention_op(
@@ -515,10 +515,13 @@ def attention_ops() -> tuple[Case, ...]:
             )
             for name, params, shapes in (
                 ("all", near, rows),
+                ("sides", replace(near, window=(50, 3)), rows),
+                ("after", replace(near, window=(UNLIMITED, 5)), rows),
+                ("before", replace(near, window=(5, UNLIMITED)), rows),
                 ("first", replace(near, global_keys=3), rows),
                 ("masked", replace(near, mask="add"), (*rows, ("b", 1, 1, "t"))),
-                ("ordered", replace(near, causal="bottom", global_keys=20), rows),
-                ("top", replace(near, causal="top", fill=-1e9), rows),
+                ("ordered", replace(near, causal="bottom", window=(39, 0), global_keys=20), rows),
+                ("top", replace(near, causal="top", window=(39, 0), fill=-1e9), rows),
                 ("capped", replace(near, softcap=2.0), rows),
             )
             for s, t in ((700, 700), (30, 400), (1, 300), (3, 90))

@@ -58,13 +58,14 @@ def attention_case(row: dict[str, Any], batch: int = 2) -> Case:
     in_bf16 = row["numbers"] != "f32" and kind != "transposed" and head % 2 == head_v % 2 == 0
     layouts = {"transposed": ("heads", "transposed", "heads", "heads")}.get(kind, (kind,) * 4)
     low = LOW[row["lost"]]
+    near = (5, 3) if row["causal"] == "none" else (8, 0)
     params = AttentionParams(
         heads, head, head_v, head**-0.5, MASKS[row["mask"]][0], kv_heads=shared, layouts=layouts,
         widths=(heads * head, shared * head, shared * head_v) if kind == "rows" else (0, 0, 0),
         fill=low, zero_rows=row["zero_rows"],
         causal=row["causal"], in_bf16=in_bf16, whole=in_bf16 and row["numbers"] == "rounded",
         softcap=3.0 if row["more"] == "softcap" else 0.0,
-        window=9 if row["more"] == "window" else 0,
+        window=near if row["more"] == "window" else None,
     )  # fmt: skip
     sizes = {"b": batch, "s": rows, "t": keys, "heads": heads}
     shapes = [

@@ -47,7 +47,7 @@ from tracea_graph.ttg.loop_nest_model import LoopWork, RegionModel
 from tracea_graph.ttg.region_graph import Region, TileGraph
 
 __all__ = [
-    "CAUSAL", "FEW_QUERIES", "LAYOUTS", "LOWEST", "MASKS", "STORED", "ZERO_ROWS",
+    "CAUSAL", "FEW_QUERIES", "LAYOUTS", "LOWEST", "MASKS", "STORED", "UNLIMITED", "ZERO_ROWS",
     "AttentionParams", "without_empty_rows",
 ]  # fmt: skip
 
@@ -83,6 +83,9 @@ FEW_QUERIES = 4
 (``runtime/attention.h``).
 """
 
+UNLIMITED = 1 << 30
+"""A side of a window that excludes no key: any position plus it is still an int32."""
+
 _AXES = {"rows": (0, 1), "split": (0, 1), "heads": (0, 2), "transposed": (0, 3)}
 """Axes of batch and sequence in each layout."""
 _TO_HEADS = {"split": (0, 2, 1, 3), "transposed": (0, 1, 3, 2)}
@@ -107,6 +110,8 @@ class AttentionParams:
     * ``widths``: in layout ``rows``, the last dimensions of these tensors;
     * ``fill``: score of a key that a boolean mask or causality drops;
     * ``zero_rows``: what happens to queries with no key left (:data:`ZERO_ROWS`);
+    * ``window``: numbers of keys that a query sees before and after its own position; without
+      causality, the last query is at the last key's;
     * ``in_bf16``: whether q, k, v and the weights are rounded to bf16 before they are multiplied;
       sums and softmax stay in float32;
     * ``whole``: whether q, k and v are stored in float32, and not rounded in calls with up to
@@ -131,7 +136,7 @@ class AttentionParams:
     layouts: tuple[str, str, str, str] = ("rows", "rows", "rows", "rows")
     causal: str = "none"
     softcap: float = 0.0
-    window: int = 0
+    window: tuple[int, int] | None = None
     global_keys: int = 0
     in_bf16: bool = False
     whole: bool = False
@@ -160,10 +165,12 @@ class AttentionParams:
         ordered = self.window or self.causal != "none" or self.mask == "none"
         if self.tiles and not self.tiles.masks and ordered:
             raise ValueError("tiles of a mask need that mask, and no causality or window")
-        if min(self.window, self.global_keys) < 0:
+        if min(self.global_keys, *(self.window or (0,))) < 0:
             raise ValueError(
                 f"window {self.window} or global keys {self.global_keys}: must not be negative"
             )
+        if self.causal != "none" and self.reach[1]:
+            raise ValueError("a window of causal attention ends at the query's own position")
         unknown = any(layout not in LAYOUTS for layout in self.layouts)
         if unknown or "transposed" in (self.layouts[0], *self.layouts[2:]):
             raise ValueError(f"unsupported layouts of attention: {', '.join(self.layouts)}")
@@ -194,9 +201,7 @@ class AttentionParams:
 
         (−1, 0) means that no window limits them.
         """
-        if not self.window:
-            return -1, 0
-        return (self.window - 1, 0) if self.causal != "none" else (self.window // 2,) * 2
+        return self.window or (-1, 0)
 
     @property
     def sizes(self) -> tuple[int, int, int]:

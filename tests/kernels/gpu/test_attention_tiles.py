@@ -16,7 +16,7 @@ from tracea_graph import passes
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.gpu.phases import structure_rules
 from tracea_graph.kernels.program_writer import LackingError
-from tracea_graph.ops.attention import LOWEST, AttentionParams
+from tracea_graph.ops.attention import LOWEST, UNLIMITED, AttentionParams
 from tracea_graph.ops.attention_tiles import TileGrid
 from tracea_graph.passes import PlanRequest
 from tracea_graph.rewrite import DecisionTrace
@@ -165,6 +165,9 @@ def test_listed_tiles_are_visited_and_no_others(name: str, is_band: bool) -> Non
         ({}, "attention"),
         ({"zero_rows": "masked"}, "attention"),
         ({"causal": "none", "zero_rows": "infinite"}, "attention"),
+        ({"causal": "none", "window": (9, 30)}, "attention"),
+        ({"causal": "none", "window": (UNLIMITED, 3)}, "attention"),
+        ({"causal": "none", "window": (3, UNLIMITED)}, "attention"),
         ({"global_keys": 2}, "attention"),
         ({"global_keys": 70, "causal": "none"}, "attention"),
         ({"global_keys": 2, "fill": -1e4}, "attention_rows"),
@@ -178,7 +181,8 @@ def test_listed_tiles_are_visited_and_no_others(name: str, is_band: bool) -> Non
 )
 def test_windows_take_tensor_cores(change: dict[str, Any], op: str) -> None:
     """Also with a mask or global keys, unless finite scores stand for excluded keys."""
-    params = AttentionParams(2, 16, 16, 0.25, layouts=("heads",) * 4, causal="bottom", window=40)
+    heads = ("heads",) * 4
+    params = AttentionParams(2, 16, 16, 0.25, layouts=heads, causal="bottom", window=(39, 0))
     params = replace(params, **change)
     arrays = [normal(2, 2, 90, 16, seed=i) for i in range(3)]
     if params.mask == "add":

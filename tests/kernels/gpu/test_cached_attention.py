@@ -138,7 +138,7 @@ def test_a_rotation_with_another_reader_stays_a_call() -> None:
 
 def windowed(narrow: str, stored: str = "f32") -> RegionParams:
     *first, last = steps(narrow, stored)
-    last = replace(last, params=replace(last.params, window=4))
+    last = replace(last, params=replace(last.params, window=(3, 0)))
     return RegionParams(9, (*first, last), (11, 12, 13))
 
 

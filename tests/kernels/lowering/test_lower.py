@@ -436,14 +436,14 @@ CASES["attention, shared heads side by side"] = Case(
 ROOM = Expr("add", ("t", "s"))
 PLACED: tuple[Shape, ...] = ((*BS, 12), ("b", 2, ROOM, 3), ("b", 2, ROOM, 4), ("b",))
 CASES |= {
-    f"attention from places, window {window}": Case(
+    f"attention from places, window {name}": Case(
         AttentionParams(
             causal="placed", widths=(12, 0, 0), layouts=("rows", "heads", "heads", "rows"),
             window=window, **GROUPED
         ),
         PLACED, (F32, F32, F32, DType.I64), "t",
     )
-    for window in (0, 3)
+    for name, window in ((0, None), (3, (2, 0)))
 }  # fmt: skip
 CASES |= {
     "convolution of bytes": Case(

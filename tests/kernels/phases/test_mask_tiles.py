@@ -92,4 +92,4 @@ def test_a_window_that_was_asked_for_comes_alone() -> None:
     mask = np.where(blocks(240, 240), 0, -np.inf).astype(np.float32)
     _, graph, _ = planned(mask, windows=(AttentionWindow(64),))
     region = only(graph, "FusedAttention")
-    assert region.params.window == 64 and region.params.tiles is None
+    assert region.params.window == (32, 32) and region.params.tiles is None

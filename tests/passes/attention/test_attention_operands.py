@@ -301,17 +301,6 @@ def contributed(op: str, inputs: list[str], **attrs: Any) -> TileGraph:
     return TileGraph.of_nodes([node], [x for x in inputs if x], ["y"], {}, specs, 17)
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_windows_of_the_operator_stay(side: str) -> None:
-    """Attributes that newer operator sets add change which keys are seen."""
-    net = Net(25)
-    q, k, v = (net.input(x, B, H, S, D) for x in "qkv")
-    name = f"{side}_window_size"
-    y = net("Attention", q, k, v, **{name: 2})
-    _, trace = lifted(net, (y,))
-    assert reasons(trace, "attention-op") == {f"it has the attribute {name}"}
-
-
 def test_multi_head_attention() -> None:
     inputs = ["q", "k", "v", "", "", "m"]
     graph = contributed("MultiHeadAttention", inputs, num_heads=H)

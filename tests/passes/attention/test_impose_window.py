@@ -51,12 +51,13 @@ def planned(
 
 def test_without_a_wish_nothing_changes() -> None:
     found, trace = planned(layers()[1])
-    assert [p.window for p in found] == [0, 0, 0] and "impose-window" not in trace.applied()
+    assert [p.window for p in found] == [None] * 3 and "impose-window" not in trace.applied()
 
 
 def test_the_last_window_that_names_a_layer_counts() -> None:
     found, _ = planned(layers()[1], AttentionWindow(64), AttentionWindow(16, 1, (1, 2)))
-    assert [(p.window, p.global_keys) for p in found] == [(64, 0), (16, 1), (64, 0)]
+    assert [p.window for p in found] == [(32, 32), (8, 8), (32, 32)]
+    assert [p.global_keys for p in found] == [0, 1, 0]
 
 
 def test_a_query_with_padding_all_around_gives_zeros() -> None:
@@ -77,14 +78,14 @@ def test_a_query_with_padding_all_around_gives_zeros() -> None:
 
 def test_layers_nobody_names_see_all() -> None:
     found, _ = planned(layers()[1], AttentionWindow(8, layers=(0, 2)))
-    assert [p.window for p in found] == [8, 8, 0]
+    assert [p.window for p in found] == [(4, 4), (4, 4), None]
 
 
 def test_attention_to_another_sequence_sees_all() -> None:
     net = Net()
     x, other = net.input("x", "batch", "seq", 16), net.input("m", "batch", "more", 16)
     found, trace = planned(net.graph(attention(net, x, other)), AttentionWindow(8))
-    assert [p.window for p in found] == [0]
+    assert [p.window for p in found] == [None]
     assert reasons(trace, "impose-window") == {
         "attention 0 has seq queries and more keys: not self-attention"
     }
