@@ -25,6 +25,13 @@ from tracea_graph.kernels.gpu.attention_choice import (
 )
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.composed_kernels import COMPOSED, COMPOSED_CHOICES
+from tracea_graph.kernels.gpu.convolution_choice import (
+    FEW_PIXELS,
+    PRODUCTS,
+    WINDOWS,
+    convolution_choices,
+    warpgroup_tile_of,
+)
 from tracea_graph.kernels.gpu.dialect import CUDA, Target
 from tracea_graph.kernels.gpu.emitter import launch_of, symbol_of
 from tracea_graph.kernels.gpu.families import (
@@ -40,7 +47,6 @@ from tracea_graph.kernels.gpu.families import (
     warpgroup_matmul,
     warpgroup_two_of_four,
 )
-from tracea_graph.kernels.gpu.families.convolution import groups_of
 from tracea_graph.kernels.gpu.families.strided_copies import contiguous_axis
 from tracea_graph.kernels.gpu.launch import MOST, Launch
 from tracea_graph.kernels.gpu.one_row_choice import ONE_ROW, coded_choices, one_row_choices
@@ -55,14 +61,13 @@ from tracea_graph.kernels.gpu.structured_choice import (
 )
 from tracea_graph.kernels.gpu.tile_choice import (
     H100_SMS,
+    LEAST_FILTERS,
     LEAST_MANY,
     LEAST_SIDE,
     MANY_ROWS,
     MEASURED_BYTES,
     TYPICAL_FEW,
     FewTile,
-    WarpgroupTile,
-    choose_few_pixels,
     choose_few_tile,
     choose_tile,
     choose_warpgroup_tiles,
@@ -77,12 +82,10 @@ from tracea_graph.ops.index_map import dense_strides
 
 __all__ = [
     "COMPOSED",
-    "FEW_PIXELS",
     "FEW_ROWS",
     "INTEGERS",
     "ONE_ROW",
     "WARPGROUPS",
-    "WINDOWS",
     "Choice",
     "Kernel",
     "few_row_variants",
@@ -100,16 +103,14 @@ __all__ = [
 ]
 
 _ANY = Target(CUDA, ARCHITECTURES["sm_90a"])
-WARPGROUPS, WINDOWS = "gemm_wgmma.cu.in", "conv_wgmma.cu.in"
-FEW_ROWS, FEW_PIXELS = "gemm_few.cu.in", "conv_few.cu.in"
+WARPGROUPS, FEW_ROWS = "gemm_wgmma.cu.in", "gemm_few.cu.in"
 INTEGERS = ("gemm_bytes_wgmma.cu.in", "conv_bytes_wgmma.cu.in")
 """Warpgroup kernels of 8-bit numbers."""
 _SUMMING = (WARPGROUPS, TWO_OF_FOUR)
 """Kernels that read and write sums of rows."""
 _OF_BYTES = ("integer_gemm", "integer_conv", "float8_gemm")
-_LEAST_FILTERS, _MANY_PIXELS = 16, 4096
-"""Minimum number of filters for warpgroup kernels, and of columns of a matmul with many rows."""
-_TF32 = {"tf32": 1, "tf32x3": 3}  # numbers of products
+_MANY_PIXELS = 4096
+"""Minimum number of rows of a matmul by few columns in warpgroup kernels."""
 _STEEP, _NORMED = 5, 3  # cheap steps that take as long as a GELU, as a norm of the rows of x
 _OF_HEADS = ("attention", "kv_append_rotated")
 """Beginnings of ops whose sources depend on the size of heads."""
@@ -148,10 +149,10 @@ def variants_of(call: Call) -> tuple[tuple[Variant, Extent], ...]:
     by the call's schedules come first.  The last variant computes the call on every architecture
     and at all sizes.
     """
-    choices = {
-        "gemm": _matmul_choices, "conv": _convolution_choices, "attention": attention_choices
-    }.get(call.op)  # fmt: skip
+    choices = {"gemm": _matmul_choices, "attention": attention_choices}.get(call.op)
     found = choices(call) if choices and call.dtype != "f32" else []
+    if call.op == "conv" and call.dtype != "f32":
+        found += convolution_choices(call, _steps(call), _reads(call))
     found += _byte_choices(call) if call.op in _OF_BYTES else []
     found += block_choices(call) if call.op == "gemm_blocks" else []
     found += two_of_four_choices(call, _steps(call), _reads(call))
@@ -283,19 +284,19 @@ def _matmul_choices(call: Call) -> list[tuple[Variant, Extent]]:
     *outer, rows, columns = named["y"][0].dims
     sizes = product(tuple(outer)), rows, columns, named["x"].dims[-1]
     batch, height, width, depth = (n if isinstance(n, int) else 0 for n in sizes)
-    able = {_tile_of(v): v for v in VARIANTS if v.template == WARPGROUPS
+    able = {warpgroup_tile_of(v): v for v in VARIANTS if v.template == WARPGROUPS
             and v.dtype == call.dtype and not warpgroup_matmul.refusal(call, v)}  # fmt: skip
     if warpgroup_matmul.alternates_slowly(call):
         able = {tile: v for tile, v in able.items() if not v.params["pingpong"]}
     few = 0 < height < LEAST_MANY or 0 < height * batch < _MANY_PIXELS
     narrow = call.attributes["layout"] == "nk" and not few
-    side = _LEAST_FILTERS if narrow else LEAST_SIDE
+    side = LEAST_FILTERS if narrow else LEAST_SIDE
     whole = product((*outer, rows))
     image = evaluate(whole, dict.fromkeys(symbols_of(whole), 1)) or 1
-    depth *= 2 if call.dtype in _TF32 else 1  # a step has half as many numbers
+    depth *= 2 if call.dtype in PRODUCTS else 1  # a step has half as many numbers
     tiles = choose_warpgroup_tiles(batch, height, width, depth, tuple(able), side, image,
                                    _steps(call), _reads(call),
-                                   _TF32.get(call.dtype, 0))  # fmt: skip
+                                   PRODUCTS.get(call.dtype, 0))  # fmt: skip
     many = [(able[tile], combine("sub", whole, least - 1)) for tile, least in tiles]
     return [*one_row_choices(call), *_few_choices(call, rows, width, depth), *many]
 
@@ -329,23 +330,6 @@ def few_row_variants(call: Call) -> dict[FewTile, Variant]:
             and v.dtype == call.dtype and not few_row_matmul.refusal(call, v)}  # fmt: skip
 
 
-def _convolution_choices(call: Call) -> list[tuple[Variant, Extent]]:
-    """Return the warpgroup kernels for a convolution."""
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    *pixels, filters = named["y"][0].dims
-    rows, depth = product(tuple(pixels)), product(named["w"].dims[1:])
-    height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, filters, depth))
-    image = prod(n for n in pixels[1:] if isinstance(n, int))
-    able = {_tile_of(v): v for v in VARIANTS if v.template == WINDOWS
-            and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
-    tiles = choose_warpgroup_tiles(
-        g := groups_of(call), height, width // g, deep * (1 + (call.dtype in _TF32)), [*able],
-        _LEAST_FILTERS, image, _steps(call), _reads(call), _TF32.get(call.dtype, 0),
-    )  # fmt: skip
-    many = [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
-    return [*_few_pixel_choices(call, rows), *many]
-
-
 def _byte_choices(call: Call) -> list[tuple[Variant, Extent]]:
     """Return the warpgroup kernels for a matmul or convolution of 8-bit numbers."""
     named: dict[str, Any] = CALLS.of(call).named(call)
@@ -353,32 +337,13 @@ def _byte_choices(call: Call) -> list[tuple[Variant, Extent]]:
     rows, steps = product(tuple(pixels)), warpgroup_integers.steps_of(call)
     height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, columns, steps))
     image = evaluate(rows, dict.fromkeys(symbols_of(rows), 1)) or 1
-    able = {_tile_of(v): v for v in VARIANTS if v.template in INTEGERS
+    able = {warpgroup_tile_of(v): v for v in VARIANTS if v.template in INTEGERS
             and (v.op, v.dtype) == (call.op, call.dtype)
             and not warpgroup_integers.refusal(call, v)}  # fmt: skip
     fastest = MEASURED_BYTES if call.op == "integer_gemm" else {}
-    tiles = choose_warpgroup_tiles(1, height, width, 64 * deep, tuple(able), _LEAST_FILTERS, image,
+    tiles = choose_warpgroup_tiles(1, height, width, 64 * deep, tuple(able), LEAST_FILTERS, image,
                                    _steps(call), _reads(call), fastest=fastest)  # fmt: skip
     return [(able[tile], combine("sub", rows, least - 1)) for tile, least in tiles]
-
-
-def _few_pixel_choices(call: Call, rows: Extent) -> list[tuple[Variant, Extent]]:
-    """Return the kernel of few pixels for a convolution.
-
-    It is chosen for one image if the number of images varies at run time.
-    """
-    named: dict[str, Any] = CALLS.of(call).named(call)
-    _, *image, filters = named["y"][0].dims
-    pixels = rows if isinstance(rows, int) else product(tuple(image))
-    able = {(v.params["n"], v.params["split"]): v for v in VARIANTS if v.template == FEW_PIXELS
-            and v.dtype == call.dtype and not few_pixel_convolution.refusal(call, v)}  # fmt: skip
-    if not able or not isinstance(pixels, int) or not pixels or not isinstance(filters, int):
-        return []
-    found = choose_few_pixels(pixels, filters, few_pixel_convolution.steps_of(call), list(able))
-    if found is None:
-        return []
-    tile, most = found
-    return [(able[tile], 1 if isinstance(rows, int) else combine("sub", most + 1, rows))]
 
 
 def _steps(call: Call) -> int:
@@ -406,7 +371,7 @@ def _tile(call: Call) -> str:
         head = max((d if isinstance(d, int) else 0 for d in depths), default=0)
     tiled = ("gemm", "conv", *_OF_BYTES, "gemm_nbits", "gemm_two_of_four")
     rows = _rows(call) if call.op in tiled else 0
-    if call.op == "gemm" and call.dtype in _TF32 and rows and _leaves_large_tiles_few(call):
+    if call.op == "gemm" and call.dtype in PRODUCTS and rows and _leaves_large_tiles_few(call):
         rows = 1
     permuted = call.op == "copy" and is_transposing_copy(call)
     return choose_tile(call.op, call.dtype, rows, columns, operands, head, permuted)[0]
@@ -517,11 +482,6 @@ def for_variant(call: Call, variant: Variant) -> Call:
         return block_quantized_matmul.with_norm(call, variant)
     own = variant.template in (WARPGROUPS, WINDOWS, FEW_ROWS, FEW_PIXELS, ONE_ROW)
     return tensor_core_matmul.without_parts(call) if own else call
-
-
-def _tile_of(variant: Variant) -> WarpgroupTile:
-    p = variant.params
-    return p["m"], p["n"], p["stages"], p["pingpong"], p["pair"], *filter(None, [p["depths"]])
 
 
 _IMAGES = (*("conv", "depthwise", "pool", "resize", "expanded_depthwise", "squeeze_excite"),

@@ -9,14 +9,14 @@ from types import MappingProxyType
 __all__ = [
     "BLOCK_TILES", "BYTE_TILES", "CONVOLUTION_TILES", "DEPTH_TILES", "FEW_CODED_COLUMNS",
     "FEW_CODED_ROWS", "FEW_KEYS", "FEW_PIXEL_TILES", "FEW_TILES", "GATED_TILES", "H100_SMS",
-    "LANE_WINDOWS", "LARGE_WINDOW", "LEAST_MANY", "LEAST_MLP_ROWS", "LEAST_SIDE", "LONG_ROWS",
-    "LOW_RANK_TILES", "MANY_PIXELS", "MANY_ROWS", "MANY_SHARED", "MEASURED_BYTES", "MLP_TILES",
-    "MOST_FEW",
-    "MOST_PROJECTION_CLUSTERS", "ONE_CODED_ROW", "ONE_ROW_TILES", "PROMOTED_TILE", "SHARED_W",
-    "SHARED_X", "SPLIT_TILES", "SQUARE_WINDOW", "STRIDED_LANES", "TF32_TILES",
-    "TYPICAL_FEW", "WARPGROUP_TILES", "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile",
-    "OneRow", "WarpgroupTile", "choose_concurrent_tile", "choose_few_pixels", "choose_few_tile",
-    "choose_tile", "choose_warpgroup_tiles", "choose_wide_rows", "most_few", "one_row_width",
+    "LANE_WINDOWS", "LARGE_WINDOW", "LEAST_FILTERS", "LEAST_MANY", "LEAST_MLP_ROWS",
+    "LEAST_SIDE", "LONG_ROWS", "LOW_RANK_TILES", "MANY_PIXELS", "MANY_ROWS", "MANY_SHARED",
+    "MEASURED_BYTES", "MLP_TILES", "MOST_FEW", "MOST_PROJECTION_CLUSTERS", "ONE_CODED_ROW",
+    "ONE_ROW_TILES", "PROMOTED_TILE", "SHARED_W", "SHARED_X", "SHORT", "SPLIT_TILES",
+    "SQUARE_WINDOW", "STRIDED_LANES", "TF32_TILES", "TYPICAL_FEW", "WARPGROUP_TILES",
+    "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile", "OneRow", "WarpgroupTile",
+    "choose_concurrent_tile", "choose_few_tile", "choose_tile", "choose_warpgroup_tiles",
+    "choose_wide_rows", "few_microseconds", "most_few", "one_row_width", "tile_cycles",
 ]  # fmt: skip
 
 WarpgroupTile = tuple[int, ...]
@@ -289,8 +289,10 @@ LEAST_MANY, _DOUBLINGS, _MOST_TILES = MOST_FEW + 1, 17, 6
 time, a tile is chosen for each power of two, up to 2 to ``_DOUBLINGS``, with at most
 ``_MOST_TILES`` different tiles.
 """
-LEAST_SIDE = 64
-"""Minimum length of both sides of the weight for warpgroup kernels."""
+LEAST_SIDE, LEAST_FILTERS = 64, 16
+"""Minimum length of both sides of the weight for warpgroup kernels, and of the shorter one of
+filters and of weights for many rows.
+"""
 
 
 def choose_warpgroup_tiles(
@@ -329,7 +331,7 @@ def choose_warpgroup_tiles(
             least = _LEAST_BLOCKS if products else 0
             able = [t for t in tiles if _blocks(t, count, height, columns) >= least]
         return {
-            t: _cycles(t, count, height, columns, depth, steps, reads, products)
+            t: tile_cycles(t, count, height, columns, depth, steps, reads, products)
             for t in able if t == measured or t not in _MEASURED_ALONE
         }  # fmt: skip
 
@@ -354,7 +356,9 @@ def warpgroup_cycles(
     Arguments are those of :func:`choose_warpgroup_tiles`; infinity if other kernels are better.
     """
     found = choose_warpgroup_tiles(1, rows, columns, depth, tiles, steps=steps, reads=reads)
-    return min((_cycles(t, 1, rows, columns, depth, steps, reads) for t, _ in found), default=inf)
+    return min(
+        (tile_cycles(t, 1, rows, columns, depth, steps, reads) for t, _ in found), default=inf
+    )
 
 
 def pixels_of_a_row(rows: int, image: int, filters: int, channels: int) -> int:
@@ -429,7 +433,7 @@ def choose_few_tile(rows: int, columns: int, depth: int, tiles: Sequence[FewTile
     found = _MEASURED.get((ceil(rows / 64), columns, depth))
     if found is not None and found in tiles:
         return found
-    times = [_microseconds(rows, columns, depth, *tile) for tile in tiles]
+    times = [few_microseconds(rows, columns, depth, *tile) for tile in tiles]
     return tiles[times.index(min(times))]
 
 
@@ -452,7 +456,7 @@ def choose_concurrent_tile(
     return min(tiles, key=cost)
 
 
-def _microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> float:
+def few_microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> float:
     """Return the modelled µs of a matmul of few rows in tiles of 64 × n, without its launch."""
     blocks = ceil(rows / 64) * ceil(columns / n) * split
     crowd = max(1.0, blocks / H100_SMS)  # blocks of an SM share its shared memory
@@ -472,50 +476,16 @@ def choose_wide_rows(
     if measured is not None and measured in tiles:
         return measured
     found = {
-        tile: _microseconds(rows, columns, depth, *tile)
+        tile: few_microseconds(rows, columns, depth, *tile)
         for tile in tiles
         if ceil(rows / 64) * ceil(columns / tile[0]) * tile[1] <= H100_SMS
     }
     best = min(found, key=lambda tile: found[tile], default=None)
-    return best if best and found[best] <= _SHORT else None
+    return best if best and found[best] <= SHORT else None
 
 
-def choose_few_pixels(
-    rows: int, columns: int, steps: int, tiles: Sequence[FewTile]
-) -> tuple[FewTile, int] | None:
-    """Choose the tile of a convolution with few results; return the tile and its maximum rows.
-
-    ``rows`` is the number of pixels of one image's result, ``steps`` the number of steps over the
-    depth.  Returns None if no tile lets all blocks be resident at the same time, or if the
-    convolution is bound by arithmetic rather than latency.
-    """
-    found = dict[FewTile, float]()
-    for n, split in tiles:
-        blocks = ceil(rows / 64) * ceil(columns / n) * split
-        if blocks <= _at_once(ceil(steps / split), n):
-            time = _microseconds(rows, columns, 64 * steps, n, split)
-            found[n, split] = time + max(8, n / split) * _PER_COLUMN
-    if not found:
-        return None
-    tile = n, split = min(found, key=lambda tile: found[tile])
-    if rows >= LEAST_MANY and found[tile] > _SHORT:
-        return None
-    fitting = _at_once(ceil(steps / split), n) // (ceil(columns / n) * split)
-    return tile, max(64 * fitting, LEAST_MANY - 1)
-
-
-def _at_once(steps: int, n: int) -> int:
-    """Return the number of blocks that are resident at a time, limited by their shared memory."""
-    taken = min(_LARGEST, steps * (64 + n) * 128) + _BESIDE
-    return H100_SMS * min(_CROWD, _SHARED // taken)
-
-
-_LARGEST, _BESIDE, _SHARED, _CROWD = 108 << 10, 5 << 10, 227 << 10, 4
-"""Bytes of shared memory: maximum of a block's ring, the rest of a block, and of an SM; and the
-maximum number of blocks on an SM.
-"""
-_SHORT, _PER_COLUMN = 2.0, 0.006
-"""Modelled microseconds of half a launch, and of a column in an epilogue."""
+SHORT = 2.0
+"""Modelled microseconds of half a launch."""
 _PER_BYTE, _PER_EXCHANGED = 1.05e-5, 4.4e-5
 """Microseconds in which an SM receives a byte of the operands, and a byte of other blocks' sums;
 fitted to graph replays with different tiles.
@@ -573,7 +543,7 @@ def _blocks(tile: WarpgroupTile, batch: int, rows: int, columns: int) -> int:
     return batch * ceil(rows / tile[0]) * ceil(columns / tile[1])
 
 
-def _cycles(
+def tile_cycles(
     tile: WarpgroupTile, batch: int, rows: int, columns: int, depth: int, steps: int, reads: int,
     products: int = 0,
 ) -> float:  # fmt: skip

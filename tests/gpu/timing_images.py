@@ -10,12 +10,13 @@ from tests.gpu.timing_row import BYTE_GROUPS, FAR, Row, Work
 from tests.kernels.gpu import integer_cases, window_cases
 from tests.kernels.gpu.cases import conv, depthwise
 from tracea_graph.ir import DType
-from tracea_graph.kernels.gpu.tile_choice import FEW_PIXEL_TILES, choose_few_pixels
+from tracea_graph.kernels.gpu.convolution_choice import choose_few_pixels
+from tracea_graph.kernels.gpu.tile_choice import FEW_PIXEL_TILES
 from tracea_graph.kernels.gpu.variants import PROJECTION_TILES
 
 __all__ = ["ROWS"]
 
-_DEPTHS = ("128x128x64x5x1d2", "128x128x64x4x1d4")
+_DEPTHS = ("128x128x64x5x1d2", "128x128x64x4x1d4", "128x128x64x4x1d8")
 _WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")
 
 
@@ -49,6 +50,7 @@ def _conv(n: int, side: int, c: int, filters: int, taps: int, stride: int = 1) -
     few = choose_few_pixels(out * out, filters, -(-c // 64) * taps * taps, FEW_PIXEL_TILES)
     if n == 1 and c % 8 == 0 and few is not None:
         tiles += ("x".join(map(str, (64, *few[0]))),)
+        tiles += _DEPTHS if (side, c, filters, taps) in BOTTLENECKS else ()
     return Row(f"conv f16 b{n} {side}x{side} {c}->{filters} {taps}x{taps}/{stride}", made,
                tiles, work, 2.0 * n * out * out * filters * c * taps * taps, 0)  # fmt: skip
 
@@ -83,6 +85,8 @@ def _volume(n: int, sides: tuple[int, int, int], c: int, filters: int, stride: i
 VOLUMES = (
     (2, (32, 56, 56), 64, 64), (2, (16, 28, 28), 128, 128), (2, (32, 56, 56), 64, 128, 2),
     (2, (8, 14, 14), 256, 256), (1, (64, 64, 64), 32, 64), (1, (4, 7, 7), 512, 512),
+    (1, (2, 7, 7), 512, 512), (1, (2, 7, 7), 256, 256), (1, (4, 14, 14), 256, 256),
+    (1, (8, 14, 14), 128, 128), (1, (4, 4, 4), 256, 256),
 )  # fmt: skip
 """Convolutions of 3-D ResNets and U-Nets: batch, sides, channels, filters, stride if not 1."""
 
@@ -105,6 +109,8 @@ RESNET = (
     (7, 512, 2048, 1, 1), (7, 2048, 512, 1, 1), (7, 512, 512, 3, 1),
 )  # fmt: skip
 """Convolutions of ResNet-50: side, channels, filters, taps, stride."""
+BOTTLENECKS = ((8, 1280, 1280, 3), (16, 1024, 1024, 3), (16, 512, 512, 3), (16, 640, 640, 3))
+"""Convolutions of few pixels and many channels, as in the middle of U-Nets."""
 _TAPS, _FEW_RESULTS = 3, 1 << 20
 MOBILENET = ((112, 32), (112, 96, 2), (56, 144), (28, 192), (14, 384), (7, 960))
 """Depthwise convolutions of MobileNetV2: side, channels, stride if not 1."""
@@ -162,6 +168,7 @@ def _byte_windows(side: int, c: int, filters: int, taps: int) -> Row:
 ROWS: tuple[Row, ...] = (
     *(_conv(n, *shape) for n in (1, 32) for shape in RESNET),
     *(_conv(8, *shape) for shape in RESNET if shape[3] == _TAPS and shape[0] <= 14),
+    *(_conv(1, *shape) for shape in BOTTLENECKS),
     *(_volume(*one) for one in VOLUMES),
     *(_grouped(32, *one) for one in ((56, 128, 32), (28, 256, 32), (14, 512, 32), (28, 512, 8))),
     *(_depthwise(*one) for one in MOBILENET),

@@ -8,8 +8,9 @@ from dataclasses import replace
 from tracea_graph.errors import GraphError
 from tracea_graph.ir import DType, TensorSpec, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.convolution_choice import FEW_PIXELS, WINDOWS
 from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
-from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, WINDOWS, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import variants_of
 from tracea_graph.kernels.gpu.lowering.depthwise_projection import project_where_computed
 from tracea_graph.kernels.gpu.lowering.elementwise_ops import Targets
 from tracea_graph.kernels.gpu.lowering.integers import integer_pool

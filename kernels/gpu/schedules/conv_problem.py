@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from tracea_graph.ir import DType, Extent, TensorSpec
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.convolution_choice import FEW_PIXELS, WINDOWS
 from tracea_graph.kernels.gpu.families.convolution import is_of_volumes
-from tracea_graph.kernels.gpu.kernel_selection import FEW_PIXELS, WINDOWS, variants_of
+from tracea_graph.kernels.gpu.kernel_selection import variants_of
 from tracea_graph.kernels.gpu.schedule import IMAGE_SCHEDULES
 from tracea_graph.kernels.gpu.schedules.matmul_problem import TensorCoreProblem
 from tracea_graph.kernels.program import Buffer, Call, Program, Schedule, View

@@ -9,10 +9,11 @@ import pytest
 
 from tests.gpu.launches import programs, runs
 from tests.graphs import Net
-from tests.kernels.gpu.cases import TOLERANCE
+from tests.kernels.gpu.cases import TOLERANCE, conv
+from tests.kernels.gpu.machine import Memory
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph.ir import DType, TensorSpec
-from tracea_graph.kernels.gpu.kernel_selection import launches_for
+from tracea_graph.kernels.gpu.kernel_selection import launches_for, variants_of
 from tracea_graph.kernels.gpu.launch_order import constant_calls
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.onnx_io import load
@@ -160,3 +161,22 @@ def test_windows_that_start_too_far_outside_have_no_tensor_maps() -> None:
         (call,) = planned(window, 64)
         kinds = [launch.arguments[0].kind for launch, _ in launches_for(call)]
         assert ("pixels" in kinds) == able
+
+
+@pytest.mark.parametrize(
+    ("sides", "channels", "shared"),
+    [
+        ((4, 7, 7), 512, True),
+        ((4, 4, 4), 256, False),
+        ((16, 16), 1024, True),
+        ((7, 7), 512, False),
+    ],
+)
+def test_large_tiles_share_the_depth_of_few_pixels_that_load_much(
+    sides: tuple[int, ...], channels: int, shared: bool
+) -> None:
+    taps = (3,) * len(sides)
+    made = conv(DType.F16, (1, *sides, channels), (channels, *taps), pads=(1,) * len(sides))
+    call, _ = made(Memory(), np.random.default_rng(0))
+    found = variants_of(call)[0][0]
+    assert found.template == ("conv_wgmma.cu.in" if shared else "conv_few.cu.in")
