@@ -124,7 +124,8 @@ class PlanRequest:
     * ``float8``: whether the target multiplies 8-bit floats.
     * ``whole_models``: whether the target runs whole models, so that an operator without a kernel
       splits a program.
-    * ``convolves_volumes``: whether the target convolves volumes, which need not become images.
+    * ``convolves_volumes``: whether the target convolves and pools volumes, which need not become
+      images.
     * ``levels``: ISA levels that the library is built for; empty if they are not known.
     """
 
@@ -142,9 +143,9 @@ class PlanRequest:
     levels: Sequence[str] = ()
 
 
-def _decompose(whole_models: bool) -> Phase:
+def _decompose(whole_models: bool, takes_volumes: bool) -> Phase:
     """Run first: other rules match the plain operators of which others consist."""
-    return Phase("decompose", (Decompose(whole_models),))
+    return Phase("decompose", (Decompose(whole_models, takes_volumes),))
 
 
 _UNFLATTEN_HEADS = Phase("unflatten-heads", (UnflattenHeads(),))
@@ -242,7 +243,7 @@ LAYOUT = (
 """Fuse views and copies, after every rule that matches larger patterns."""
 
 
-def _convert(prepack: bool, float8: bool) -> Phase:
+def _convert(prepack: bool, float8: bool, pools_volumes: bool) -> Phase:
     """Convert operators to custom ops into which others can be fused."""
     quantized = (
         RulePass(dynamic_quantization.MATMUL_INTEGER),
@@ -268,7 +269,7 @@ def _convert(prepack: bool, float8: bool) -> Phase:
             ConvTranspose(plain=not prepack),
             batch_norm.ConvBatchNorm(),
             MergeParallelConvs(),
-            RulePass(pool.POOL),
+            RulePass(pool.POOL_VOLUMES if pools_volumes else pool.POOL),
             RulePass(pool.POOL_FLATTEN),
             RulePass(pool.POOL_UNSQUEEZE),
             RulePass(resize.RESIZE),
@@ -334,7 +335,7 @@ def phases(
     compressed = request.compressed
     looked_up = (Phase("compress-tables", (LowRankEmbedding(compressed),)),)
     return (
-        _decompose(request.whole_models),
+        _decompose(request.whole_models, request.convolves_volumes),
         _UNFLATTEN_HEADS,
         _HOIST,
         *write_convolutions(request),
@@ -346,7 +347,7 @@ def phases(
         _transposes(request.convolves_volumes),
         _QUANTIZE_LAST,
         *(looked_up if compressed else ()),
-        _convert(request.prepack, request.float8),
+        _convert(request.prepack, request.float8, request.convolves_volumes),
         _UNFLATTEN_ROWS,
         _REDUCE,
         _IOTA,

@@ -385,7 +385,7 @@ def _conv_size(s: Sizes) -> tuple[int, ...]:
 def _depthwise_size(s: Sizes) -> tuple[int, ...]:
     """Return the convolution as one matmul per channel: pixels × taps."""
     *pixels, channels = s.of("y")
-    return channels, prod(pixels), 1, prod(s.of("w")[:2])
+    return channels, prod(pixels), 1, prod(s.of("w")[:-1])
 
 
 def _integer_conv_size(s: Sizes) -> tuple[int, ...]:
@@ -411,20 +411,20 @@ _ANY_WINDOW = tuple(replace(one, count=0) for one in _WINDOW)
 def _conv(op: str, dtype: str, w: str, size: Problem) -> CallSchema:
     """Schema of ``y = epilogue(x * w + bias)``, channels-last; for ``conv``, w is contiguous.
 
-    ``conv`` has two axes of space, or three for volumes, whose padding starts with the front.  If
+    There are two axes of space, or three for volumes, whose padding starts with the front.  If
     ``groups`` of channels are convolved each by their own filters, w has the channels of one.
     """
     own = "f32" if dtype.startswith("tf32") else dtype
     dense = op == "conv"
-    x, y = ("N ... C", "N ... O") if dense else ("N H W C", "N P Q O")
+    y = "N ... O"
     return CallSchema(
         op,
         (
-            _op("x", x, own), _op("w", w, own), _op("bias", "O", optional=True),
+            _op("x", "N ... C", own), _op("w", w, own), _op("bias", "O", optional=True),
             _op("inputs", y, "chain", many="inputs"), _out("y", y, "chain", many="results"),
             *(SPLIT_K if dense else ()),
         ),
-        (*_ANY_WINDOW, number("groups", 1, 1 << 16, 1)) if dense else _WINDOW,
+        (*_ANY_WINDOW, number("groups", 1, 1 << 16, 1)) if dense else _ANY_WINDOW,
         dtype,
         chain="epilogue",
         problem=size,
@@ -459,14 +459,15 @@ def _integers(op: str, dtype: str, image: str, size: Problem) -> CallSchema:
 
 
 def _pool(dtype: str) -> CallSchema:
-    """Schema of pooling.
+    """Schema of pooling over two axes of space, or three for volumes.
 
     ``average`` divides by the number of taps, ``average_inside`` by the number of taps inside the
     image.
     """
     kinds = choice("kind", ("max", "average", "average_inside"))
-    operands = (_op("x", "N H W C", dtype), _out("y", "N P Q C", dtype))
-    return CallSchema("pool", operands, (kinds, *_steps("kernel"), *_WINDOW), dtype)
+    operands = (_op("x", "N ... C", dtype), _out("y", "N ... C", dtype))
+    kernel = tuple(replace(one, count=0) for one in _steps("kernel"))
+    return CallSchema("pool", operands, (kinds, *kernel, *_ANY_WINDOW), dtype)
 
 
 def _pack(dtype: str) -> CallSchema:
@@ -564,7 +565,7 @@ CALLS = Calls(
         *map(_attention_cached, DTYPES),
         *LOOK_UPS,
         *(_conv("conv", d, "O ... I", _conv_size) for d in (*DTYPES, "tf32", "tf32x3")),
-        *(_conv("depthwise", d, "kh kw C", _depthwise_size) for d in DTYPES),
+        *(_conv("depthwise", d, "... C", _depthwise_size) for d in DTYPES),
         *map(_float8_gemm, FLOATS8),
         *(_integers("integer_gemm", d, "", _product_size) for d in BYTES),
         *(_integers("integer_conv", d, "image", _integer_conv_size) for d in BYTES),

@@ -501,8 +501,6 @@ def _skeleton(call: Call) -> Call:
         elif attribute.name not in kept:
             several = attribute.count > 1 or isinstance(value, tuple)
             value = (1,) * (attribute.count or len(value)) if several else 1.0
-            if attribute.name == "kernel":
-                value = (1, 1)
         values[attribute.name] = value
     heads, images = call.op.startswith(_OF_HEADS), call.op in _IMAGES
     views = tuple(v and (_image(v) if images else _bare(v, heads)) for v in call.views)
@@ -510,7 +508,7 @@ def _skeleton(call: Call) -> Call:
         at = schema.slices(call)["w"].start
         w, own = views[at], call.views[at]
         assert w is not None and own is not None
-        views = (*views[:at], replace(w, dims=(*own.dims[:2], w.dims[2])), *views[at + 1 :])
+        views = (*views[:at], replace(w, dims=(*own.dims[:-1], w.dims[-1])), *views[at + 1 :])
     return Call(call.op, call.dtype, views, Attributes(values.items()), call.chain)
 
 

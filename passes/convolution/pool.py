@@ -16,7 +16,7 @@ from tracea_graph.reason_codes import Code, Reason, unsuited_reason
 from tracea_graph.rewrite import Match, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["POOL", "POOL_FLATTEN", "POOL_UNSQUEEZE", "windowed_pool"]
+__all__ = ["POOL", "POOL_FLATTEN", "POOL_UNSQUEEZE", "POOL_VOLUMES", "windowed_pool"]
 
 _GLOBAL = {"GlobalAveragePool": "average", "GlobalMaxPool": "max"}
 _REDUCED = {"ReduceMean": "average", "ReduceMax": "max"}
@@ -32,20 +32,29 @@ def _pooled(op: Any, x: Any) -> Any:
 
 def _pool(m: Match) -> Rewrite | str:
     """Convert a pool; a global maximum only if a convolution produces its input."""
-    found = _read(m.graph, m.root)
+    return _converted(m, 2)
+
+
+def _pool_volume(m: Match) -> Rewrite | str:
+    """Convert a pool, perhaps of volumes."""
+    return _converted(m, 3)
+
+
+def _converted(m: Match, most: int) -> Rewrite | str:
+    """Convert a pool over at most that many spatial axes."""
+    found = _read(m.graph, m.root, most)
     if isinstance(found, str):
         return found
     new = fused_region("pool", found, m.root.operands[:1], m.root.results[:1], [m.root])
     return Rewrite((new,), step=True)
 
 
-def _read(graph: TileGraph, region: Region) -> PoolParams | str:
-    """Return the parameters of a pool, or why it is not supported."""
+def _read(graph: TileGraph, region: Region, most: int) -> PoolParams | str:
+    """Return the parameters of a pool over up to ``most`` axes, or why it is not supported."""
     shape = graph.spec(region.operands[0]).shape
-    if shape is None or len(shape) not in (3, 4) or not isinstance(shape[1], int):
-        said = (
-            "its input is not known to have a constant channel count and one or two spatial axes"
-        )
+    if shape is None or not 2 < len(shape) <= most + 2 or not isinstance(shape[1], int):
+        many = "one or two" if most == 2 else "one to three"
+        said = f"its input is not known to have a constant channel count and {many} spatial axes"
         return unsuited_reason(said) if region.op in _REDUCED else said
     if not is_f32(graph, region.operands[0]):
         return Reason("its input is not float32", Code.UNSUPPORTED_DTYPE)
@@ -189,5 +198,7 @@ def _pool_line(m: Match) -> Region:
 
 
 POOL = Rule("pool", (_pooled,), _pool)
+POOL_VOLUMES = Rule("pool-volumes", (_pooled,), _pool_volume)
+"""The same for targets that pool volumes."""
 POOL_FLATTEN = Rule("pool-flatten", (_flat,), _flatten, _flat_check)
 POOL_UNSQUEEZE = Rule("pool-unsqueeze", (_line,), _pool_line, _line_check)

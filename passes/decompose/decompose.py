@@ -92,15 +92,18 @@ class Decompose:
     """Replace an operator by the nodes that define it.
 
     With ``whole_models``, also operators that ONNX Runtime may compute as fast as these nodes, but
-    that split a program that could hold the whole model.
+    that split a program that could hold the whole model.  Pools, and convolutions that cut volumes
+    into lines, are left to a target that ``takes_volumes``.
     """
 
     whole_models: bool = False
+    takes_volumes: bool = False
     name: str = "decompose"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
         tables = (_DECOMPOSITIONS, *((_SPLITTING,) if self.whole_models else ()))
-        ways = [] if region.fused else [t[region.op] for t in tables if region.op in t]
+        left = region.fused or (self.takes_volumes and _takes_volume(graph, region))
+        ways = [] if left else [t[region.op] for t in tables if region.op in t]
         reasons = list[str]()
         for decompose in ways if region.results else ():
             try:
@@ -115,6 +118,14 @@ class Decompose:
         if reasons:
             whole = unsuited_reason(f"other rules match this {region.op} as it is")
             yield Miss(self.name, region.id, reasons[-1] or whole)
+
+
+def _takes_volume(graph: TileGraph, region: Region) -> bool:
+    """Whether a target that convolves volumes computes a region as it is."""
+    if region.op != "Conv":
+        return region.op in _POOLS
+    weight = graph.weight(region.operands[1])
+    return weight is not None and len(weight.shape) == 5 and weight.shape[2:4] == (1, 1)
 
 
 # ---- normalisations --------------------------------------------------------------------
@@ -301,6 +312,7 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
         "Trilu": decompose_trilu,
     }
 )
+_POOLS = ("AveragePool", "MaxPool")
 _SPLITTING: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingProxyType(
     {
         "com.microsoft::EmbedLayerNormalization": decompose_embed_layer_norm,

@@ -1,4 +1,4 @@
-"""Depthwise convolution and pooling of channels-last images.
+"""Depthwise convolution and pooling of channels-last images and volumes.
 
 Both are memory-bound.  Sums are in float32, tap by tap.  For small windows of known size,
 threads of some kernels compute neighbouring pixels and read shared inputs once.
@@ -12,7 +12,7 @@ from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu import chain_parameters
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import tensor_core_matmul
-from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows
+from tracea_graph.kernels.gpu.families.convolution import as_pixel_rows, is_of_volumes
 from tracea_graph.kernels.gpu.launch import Launch, constant_buffer_flag, divisor, i32
 from tracea_graph.kernels.gpu.variants import Variant
 from tracea_graph.kernels.program import Call, View
@@ -50,11 +50,11 @@ def product_of(call: Call) -> Call:
     """Return a matmul with the call's epilogue whose depth is the taps of the window."""
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, y = named["x"], named["y"][0] if call.op == "depthwise" else named["y"]
-    channels = y.dims[3]
+    channels = y.dims[-1]
     if call.op == "depthwise":
         w = named["w"]
-        taps = product(w.dims[:2])
-        w = View(w.buffer, (taps, channels), w.strides[1:], w.offset)
+        taps = product(w.dims[:-1])
+        w = View(w.buffer, (taps, channels), w.strides[-2:], w.offset)
         more = {"bias": named["bias"], "inputs": [as_pixel_rows(v) for v in named["inputs"]]}
         ys = [as_pixel_rows(view) for view in named["y"]]
     else:
@@ -62,17 +62,16 @@ def product_of(call: Call) -> Call:
         w, more, ys = View(x.buffer, (taps, channels), (0, 0), x.offset), {}, [as_pixel_rows(y)]
     return CALLS.make(
         "gemm", call.dtype, layout="kn", chain=call.chain, w=w, y=ys, **more,
-        x=View(x.buffer, (product(y.dims[:3]), taps), (0, 0), x.offset),
+        x=View(x.buffer, (product(y.dims[:-1]), taps), (0, 0), x.offset),
     )  # fmt: skip
 
 
-def _taps(call: Call) -> tuple[Any, Any]:
-    """Return height and width of the window."""
+def _taps(call: Call) -> tuple[Any, ...]:
+    """Return height and width of the window; of volumes, its depth, height and width."""
     if call.op == "pool":
-        high, wide = call.attributes["kernel"]
-        return high, wide
-    dims = CALLS.of(call).named(call)["w"].dims  # type: ignore[union-attr]
-    return dims[0], dims[1]
+        return tuple(call.attributes["kernel"])
+    w: View = CALLS.of(call).named(call)["w"]  # type: ignore[assignment]
+    return w.dims[:-1]
 
 
 def refusal(call: Call) -> str:
@@ -87,8 +86,8 @@ def refusal(call: Call) -> str:
 
 def refusal_large(call: Call) -> str:
     """Return why the kernel of large windows cannot compute a call, or "" if it can."""
-    if call.op != "depthwise":
-        return "kernels of large windows compute depthwise convolutions only"
+    if call.op != "depthwise" or is_of_volumes(call):
+        return "kernels of large windows compute depthwise convolutions of images only"
     if why := refusal(call):
         return why
     high, wide = _taps(call)
@@ -97,8 +96,8 @@ def refusal_large(call: Call) -> str:
 
 def refusal_lanes(call: Call) -> str:
     """Return why lanes do not compute a channel each of a call with a large window, or ""."""
-    if call.op != "depthwise" or call.dtype == "f32":
-        return "lanes compute depthwise convolutions of 16-bit numbers"
+    if call.op != "depthwise" or call.dtype == "f32" or is_of_volumes(call):
+        return "lanes compute depthwise convolutions of images of 16-bit numbers"
     if why := refusal(call):
         return why
     high, wide = _taps(call)
@@ -115,18 +114,18 @@ def refusal_square(call: Call) -> str:
         return "squares of pixels are for depthwise convolutions of 16-bit numbers"
     if why := refusal(call):
         return why
-    high, wide = _taps(call)
+    high, wide = _taps(call)[-2:]
     if high * wide > _MOST_HELD:
         return f"registers hold at most {_MOST_HELD} taps"
-    sides = CALLS.of(call).named(call)["y"][0].dims[1:3]  # type: ignore[index, union-attr]
+    sides = CALLS.of(call).named(call)["y"][0].dims[-3:-1]  # type: ignore[index, union-attr]
     even = all(isinstance(side, int) and side % 2 == 0 for side in sides)
     return "" if even else "the sides of the result are not known to be even"
 
 
 def refusal_whole(call: Call) -> str:
     """Return why the kernel of whole images cannot compute a pool, or "" if it can."""
-    if call.op != "pool":
-        return "only a pool is computed over whole images"
+    if call.op != "pool" or is_of_volumes(call):
+        return "only a pool of images is computed over whole ones"
     named: dict[str, Any] = CALLS.of(call).named(call)
     _, high, wide, _ = named["x"].dims
     if _taps(call) != (high, wide) or named["y"].dims[1:3] != (1, 1):
@@ -168,8 +167,8 @@ def _tiled(variant: Variant) -> bool:
 
 def name(call: Call) -> str:
     what = f"pool_{call.attributes['kind']}" if call.op == "pool" else "depthwise"
-    (high, wide), steps = _taps(call), call.attributes["strides"]
-    what += f"_{high}x{wide}_{steps[0]}x{steps[1]}"
+    for sides in (_taps(call), call.attributes["strides"]):
+        what += "_" + "x".join(map(str, sides))
     return tensor_core_matmul.name(product_of(call)).replace("gemm_kn", what)
 
 
@@ -181,6 +180,7 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
         "lowest": _LOWEST[call.dtype],
         "run": _run(call, variant),
         "kind": call.dtype,
+        "volume": is_of_volumes(call),
     }
     if call.chain is not None:
         chain = chain_parameters.chain_template_parameters(call.chain, rounded_by_sums=True)
@@ -188,9 +188,13 @@ def parameters(call: Call, variant: Variant) -> dict[str, Any]:
     if "side" in variant.params:
         made["run"] = 1  # a thread stores one channel
     if _tiled(variant):
-        (high, wide), steps = _taps(call), call.attributes["strides"]
-        made |= {"taps_h": high, "taps_w": wide, "step_h": steps[0], "step_w": steps[1]}
-        made["held"] = high * wide <= _MOST_HELD
+        (*deep, high, wide), (*far, down, across) = _taps(call), call.attributes["strides"]
+        made |= {"taps_h": high, "taps_w": wide, "step_h": down, "step_w": across}
+        if deep:
+            made |= {"taps_d": deep[0], "step_d": far[0]}
+        # of volumes, a line of a filter that no two lines of pixels share is read where it is used
+        once = bool(deep) and variant.params["down"] == 1
+        made["held"] = high * wide <= _MOST_HELD and not once
         several = variant.params["down"] * variant.params["across"] > 1
         alone = call.chain is None or FULL not in call.chain.operands[1:]  # or registers run out
         made["held_rows"] = several and alone and variant.template == _TILES
@@ -220,28 +224,30 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, a, same = named["x"], call.attributes, product_of(call)
     y = named["y"][0] if call.op == "depthwise" else named["y"]
-    n, p, q, _ = y.dims
+    n, *planes, p, q, _ = y.dims
     run = variant.params.get("group") or _run(call, variant)
     threads, made = tensor_core_matmul.arguments(same, 1, run)
     taken = shared(call, variant)
     if "groups" in variant.params:
-        across = combine("ceildiv", y.dims[3], run * variant.params["runs"])
+        across = combine("ceildiv", y.dims[-1], run * variant.params["runs"])
         made += map(i32, (x.strides[0], x.strides[2], product(x.dims[1:3])))
         made.append(divisor(across))
         blocks = combine("mul", n, across)
         return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))
-    made += map(i32, (*x.strides, *x.dims[1:3]))
+    made += map(i32, (*x.strides, *x.dims[1:-1]))
     if _tiled(variant):
         down, across = (combine("ceildiv", size, variant.params[side])
                         for size, side in ((p, "down"), (q, "across")))  # fmt: skip
-        tiles = product((n, down, across))
-        made += [i32(p), i32(q), divisor(combine("mul", down, across)), divisor(across)]
+        tiles = product((n, *planes, down, across))
+        made += [i32(p), i32(q), *map(divisor, planes)]
+        made += [divisor(combine("mul", down, across)), divisor(across)]
         made += map(i32, (tiles, *a["pads"]))
         if call.op == "depthwise" and variant.template in (_TILES, _LANES):
             made.append(constant_buffer_flag(named["w"]))
-        threads = combine("mul", tiles, combine("ceildiv", y.dims[3], run))
+        threads = combine("mul", tiles, combine("ceildiv", y.dims[-1], run))
     else:
-        made += [divisor(combine("mul", p, q)), divisor(q), i32(_taps(call)[1])]
+        made += [divisor(product((*planes, p, q))), *[divisor(combine("mul", p, q))] * len(planes)]
+        made += [divisor(q), *map(i32, _taps(call)[1:])]
         made += map(i32, (*a["strides"], *a["dilations"], *a["pads"]))
     blocks = threads if "group" in variant.params else combine("ceildiv", threads, variant.threads)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

@@ -42,10 +42,12 @@ __all__ = ["convolve", "lower_conv", "lower_pool", "lower_resize"]
 
 _RUN, _MOST_PACKED = 8, 128
 """Number of channels in 16 bytes, and maximum numbers in one row of a packed filter."""
-_MOST_SIDE = 1024
+_MOST_SIDE = 1 << 14
 """Maximum side of an image that one pool reduces whole."""
-_FILLED, _MOST_PARTS = 132 * 32, 8
-"""Channels of all images that fill a GPU (fewer are split), and maximum parts of an image."""
+_FILLED, _MOST_PARTS = 132 * 32, {4: 8, 5: 32}
+"""Channels of all images that fill a GPU (fewer are split), and maximum parts of an image and of
+a volume, by their rank.
+"""
 _LEAST_COPIED = 16
 """Fewest channels of an image that is stored channels-last before it is convolved."""
 _WHOLE = 64
@@ -184,11 +186,11 @@ def convolve(
     x = w.typed_as(x, dtype) if read else w.again(x, dtype, last)
     window = _window(p.window)
     depthwise = p.groups > 1 and each == 1 and filters == 1
-    order = (2, 3, 1, 0) if depthwise else last
+    order = (*last[1:-1], 1, 0) if depthwise else last
     weight = w.again(weight, dtype, order)  # in the layout that the kernel reads
     transposed = weight.transposed(order)
     if depthwise:
-        transposed = transposed.moved(ViewMove("select", (2, 0)))
+        transposed = transposed.moved(ViewMove("select", (len(last) - 2, 0)))
         image = x.transposed(last).view
         _conv_call(w, "depthwise", image, transposed.view, bias, chain, epilogue_inputs, y, window)
         return
@@ -413,32 +415,41 @@ def lower_pool(
         kind = "max" if p.kind == "max" else "mean"
         axes = tuple(range(-rank, 0))
         return lower_reduce(w, ReduceParams(kind, axes, not p.flat), operands, targets)
-    if rank > 2:
-        raise LackingError("GPU kernels pool over one or two spatial axes only")
+    if rank > 3:
+        raise LackingError("GPU kernels pool over one to three spatial axes only")
     (spec,) = p.infer([TensorSpec(x.dtype, x.shape)])
     shape: Shape = spec.shape or ()
     full: Shape = (*shape[:2], 1, shape[2]) if rank == 1 else shape
-    y = w.number(full, LAST)
+    last = channels_last_order(len(full))
+    y = w.number(full, last)
     x = w.typed_as(_plane(x), w.narrow)
-    kernel = p.window.kernel if rank == 2 else (1, *p.window.kernel)
+    kernel = (1, *p.window.kernel) if rank == 1 else p.window.kernel
     w.call(
-        "pool", w.narrow.short, x=x.transposed(LAST).view, y=y.transposed(LAST).view,
+        "pool", w.narrow.short, x=x.transposed(last).view, y=y.transposed(last).view,
         kind=p.kind.replace("-", "_"), kernel=kernel, **_window(p.window),
     )  # fmt: skip
     return [y.moved(ViewMove("squeeze", (2,))) if rank == 1 else y]
 
 
 def _whole_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value | None:
-    """Pool all pixels of a channels-last image; return None if the image is not supported."""
-    if len(x.shape) != 4 or x.view.strides[1] != 1 or x.dtype is not w.narrow:
+    """Pool all pixels of a channels-last image or volume; return None if it is not supported."""
+    rank = len(x.shape)
+    if rank not in _MOST_PARTS or x.view.strides[1] != 1 or x.dtype is not w.narrow:
         return None
+    if rank > 4:
+        try:  # an image of the lines of all planes
+            x = x.transposed((0, 2, 3, 4, 1)).flat(1, 2, 1, 1).transposed((0, 3, 1, 2))
+        except ValueError:
+            return None
     n, channels, *image = x.shape
-    sides = [size for size in image if isinstance(size, int) and 0 < size <= _MOST_SIDE]
+    sides = [size for size in image if isinstance(size, int) and size > 0]
     if len(sides) < len(image):
         return None
     high, wide = sides
+    parts = _pool_parts(w, x.shape, _MOST_PARTS[rank])
+    if max(high // parts, wide) > _MOST_SIDE:
+        return None
     y = w.number((n, channels, 1, 1), LAST)
-    parts = _pool_parts(w, x.shape)
     if parts > 1:
         x = x.moved(ViewMove("reshape", (0, 0, parts, high // parts, wide))).transposed(
             (0, 2, 1, 3, 4)
@@ -449,7 +460,9 @@ def _whole_pool(w: GpuProgramWriter, p: PoolParams, x: Value) -> Value | None:
         steps = (combine("mul", channels, parts), 1, channels, channels)
         x = Value(View(each.view.buffer, (n, channels, parts, 1), steps), each.dtype)
     _pool_call(w, p, x, y)
-    return y.flat(1, 3) if p.flat else y
+    if p.flat:
+        return y.flat(1, 3)
+    return y.moved(ViewMove("unsqueeze", (2,))) if rank > 4 else y
 
 
 def _pool_call(w: GpuProgramWriter, p: PoolParams, x: Value, y: Value) -> None:
@@ -461,13 +474,13 @@ def _pool_call(w: GpuProgramWriter, p: PoolParams, x: Value, y: Value) -> None:
     )  # fmt: skip
 
 
-def _pool_parts(w: GpuProgramWriter, shape: Shape) -> int:
+def _pool_parts(w: GpuProgramWriter, shape: Shape, most: int) -> int:
     """Return the number of parts that are pooled first; above 1 for few, large images."""
     n, channels = w.about(shape[0]), w.about(shape[1])
     high, wide = (size if isinstance(size, int) else 1 for size in shape[2:])
     if n is None or channels is None or n * channels > _FILLED:
         return 1
-    fit = (parts for parts in range(_MOST_PARTS, 1, -1) if not high % parts)
+    fit = (parts for parts in range(most, 1, -1) if not high % parts)
     return next((parts for parts in fit if high // parts * wide >= MANY_PIXELS), 1)
 
 

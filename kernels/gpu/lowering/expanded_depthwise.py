@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracea_graph.kernels.gpu.calls import CALLS, EXPANSIONS
+from tracea_graph.kernels.gpu.families.convolution import is_of_volumes
 from tracea_graph.kernels.gpu.families.expanded_depthwise import activation_of
 from tracea_graph.kernels.gpu.lowering.buffer_uses import BufferUses
 from tracea_graph.kernels.gpu.lowering.call_parts import replace_by_parts, stands_for
@@ -24,7 +25,8 @@ _TYPES = ("f16", "bf16")
 def fold_expansions(w: GpuProgramWriter) -> None:
     """Make each 1×1 convolution and the depthwise one that alone reads it parts of one call."""
     uses = BufferUses(w.calls)
-    for filtered in [c for c in w.calls if c.op == "depthwise" and c.dtype in _TYPES]:
+    of_images = [c for c in w.calls if c.op == "depthwise" and not is_of_volumes(c)]
+    for filtered in [c for c in of_images if c.dtype in _TYPES]:
         image = filtered.views[0]
         expanded = uses.only_for(image, filtered) if image else None
         if expanded is None or (expanded.op, expanded.dtype) != ("conv", filtered.dtype):

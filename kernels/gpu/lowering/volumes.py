@@ -17,7 +17,7 @@ from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.gpu.lowering.program_writer import HALVES, ZERO, GpuProgramWriter
 from tracea_graph.kernels.program import View
 from tracea_graph.kernels.program_writer import Value
-from tracea_graph.ops.chain import FULL, Chain, Step
+from tracea_graph.ops.chain import Chain
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_integer import ConvIntegerParams
 from tracea_graph.ops.conv_windows import ConvWindow
@@ -31,20 +31,18 @@ _PACKED = 8
 """Fewest channels of an image whose rows are not packed for filters."""
 _LAST = (0, 2, 3, 4, 1)
 _DEPTH_FIRST = (0, 2, 1, 3, 4)
-_SUM = Chain((FULL, FULL), (Step("add", (0, 1)),), (2,))
 
 
 def reads_volumes(w: GpuProgramWriter, p: ConvParams) -> bool:
     """Whether a convolution over three axes is one call, which reads the volumes in place.
 
-    Depthwise ones are not, nor are those of few channels whose windows tile the volume.
+    Those of few channels whose windows tile the volume are not.
     """
-    (deep, down, across), each = map(partial(_axis, p.window), range(3)), p.channels // p.groups
+    deep, down, across = map(partial(_axis, p.window), range(3))
     flat = down == across == ConvWindow.unit((1,))
     alone = deep == ConvWindow.unit((1,))
-    depthwise = p.groups > 1 and each == p.filters // p.groups == 1
     tiling = p.window.kernel == p.window.strides and p.channels * p.window.kernel[0] < _PACKED
-    return not (flat or alone or depthwise or (tiling and w.narrow in HALVES))
+    return not (flat or alone or (tiling and w.narrow in HALVES))
 
 
 def convolve_volumes(
@@ -66,16 +64,10 @@ def convolve_volumes(
         return replace(y, view=replace(y.view, dims=full, strides=steps))
     window = _joined(_axis(p.window, 1), _axis(p.window, 2))
     flat = [_images(w, v) for v in seen]
-    each, filters = p.channels // p.groups, p.filters // p.groups
-    if p.groups > 1 and each == filters == 1 and p.window.kernel[0] > 1:
-        y = _sum_over_taps(w, p, window, operands, flat, convolve)
-    else:
-        taps = _unfolded(w, p, x, outermost=False)
-        rows = (
-            w.again(weight, weight.dtype, _DEPTH_FIRST).transposed(_DEPTH_FIRST).flat(1, 2, 1, 1)
-        )
-        own = replace(p, window=window, channels=p.channels * p.window.kernel[0])
-        y = convolve(own, [taps, rows, *offsets, *flat])
+    taps = _unfolded(w, p, x)
+    rows = w.again(weight, weight.dtype, _DEPTH_FIRST).transposed(_DEPTH_FIRST).flat(1, 2, 1, 1)
+    own = replace(p, window=window, channels=p.channels * p.window.kernel[0])
+    y = convolve(own, [taps, rows, *offsets, *flat])
     steps = y.view.strides
     steps = combine("mul", steps[0], depth), steps[1], steps[0], *steps[2:]
     return replace(y, view=replace(y.view, dims=full, strides=steps))
@@ -129,11 +121,10 @@ def _images(w: GpuProgramWriter, value: Value) -> Value:
         return last.transposed(_DEPTH_FIRST).flat(2, 1, 1, 1)
 
 
-def _unfolded(w: GpuProgramWriter, p: ConvParams, x: Value, outermost: bool) -> Value:
+def _unfolded(w: GpuProgramWriter, p: ConvParams, x: Value) -> Value:
     """Return the images that the taps along the depth read, ``[N · depths, channels, H, W]``.
 
-    Channels are those of a group's first tap, of its second one, and so on.  If taps are
-    ``outermost``, the images of each tap follow those of the tap before.
+    Channels are those of a group's first tap, of its second one, and so on.
     """
     if p.window.kernel[0] == 1 and not any(p.window.pairs[0]) and p.window.strides[0] == 1:
         x = x if x.dtype is w.narrow else w.again(x, w.narrow, _LAST)
@@ -142,18 +133,14 @@ def _unfolded(w: GpuProgramWriter, p: ConvParams, x: Value, outermost: bool) -> 
     taps, (count, channels, _, high, wide) = p.window.kernel[0], x.shape
     assert isinstance(channels, int)
     (depth,) = _axis(p.window, 0).sizes(x.shape[2:3])
-    groups = 1 if outermost else p.groups
-    each = channels // groups
+    each = channels // p.groups
     # [taps, N, depths, groups, channels of a group, H, W]
-    dims = taps, count, depth, groups, each, high, wide
-    order = (0, 1, 2, 5, 6, 3, 4) if outermost else (1, 2, 5, 6, 3, 0, 4)
-    made = w.temp(w.narrow, dims, order)
+    dims = taps, count, depth, p.groups, each, high, wide
+    made = w.temp(w.narrow, dims, (1, 2, 5, 6, 3, 0, 4))
     source = x.transposed(_DEPTH_FIRST).split(2, each)
     for tap in range(taps):
         _copy_images(w, _axis(p.window, 0), tap, source, made.moved(ViewMove("select", (0, tap))))
-    images = combine("mul", count, depth)
-    images = combine("mul", images, taps) if outermost else images
-    channels = channels if outermost else channels * taps
+    images, channels = combine("mul", count, depth), channels * taps
     shape = images, channels, high, wide
     steps = dense_strides((images, high, wide, channels))
     return Value(View(made.view.buffer, shape, (steps[0], 1, *steps[1:3])), made.dtype)
@@ -187,26 +174,3 @@ def _copy_images(
     dims = source.shape[0], size, *source.shape[2:]
     read = View(source.view.buffer, dims, tuple(steps), offset)
     w.copy(Value(read, source.dtype), target.part(1, start, size))
-
-
-def _sum_over_taps(
-    w: GpuProgramWriter, p: ConvParams, window: ConvWindow, operands: Sequence[Value],
-    inputs: Sequence[Value], convolve: Convolve,
-) -> Value:  # fmt: skip
-    """Write a depthwise convolution for each tap of the depth, and the epilogue of their sum."""
-    x, weight, bias, _ = p.split(operands)
-    images, taps = _unfolded(w, p, x, outermost=True), p.window.kernel[0]
-    count = combine("floordiv", images.shape[0], taps)
-    total: Value | None = None
-    for tap in range(taps):
-        own = replace(p, window=window, bias=p.bias and tap == 0, epilogue=_SUM if tap else None)
-        read = images.part(0, combine("mul", count, tap), count)
-        rows = weight.moved(ViewMove("select", (2, tap)))
-        more = [v for v in (bias if own.bias else None, total) if v is not None]
-        total = convolve(own, [read, rows, *more])
-    assert total is not None
-    if p.epilogue is None:
-        return total
-    y = w.temp(total.dtype, total.shape, (0, 2, 3, 1))
-    w.chain(p.epilogue, [total, *inputs], [y])
-    return y

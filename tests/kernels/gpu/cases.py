@@ -818,30 +818,32 @@ def conv(
 
 
 def depthwise(
-    dtype: DType, image: tuple[int, int, int, int], taps: tuple[int, int],
-    strides: tuple[int, int], chain: Chain | None = None, late: int = 0, endless: bool = False,
+    dtype: DType, image: tuple[int, ...], taps: tuple[int, ...], strides: tuple[int, ...],
+    chain: Chain | None = None, late: int = 0, endless: bool = False,
+    dilations: tuple[int, ...] = (),
 ) -> Maker:  # fmt: skip
-    """As many pixels around the image as keep its size; one pixel perhaps infinite."""
-    n, h, w, c = image
-    pads = (taps[0] // 2, taps[1] // 2)
-    out = (h - 1) // strides[0] + 1, (w - 1) // strides[1] + 1
+    """As many pixels around the image or volume as keep its size; one pixel perhaps infinite."""
+    (n, *sides, c), apart = image, dilations or (1,) * len(taps)
+    pads = tuple(k // 2 * d for k, d in zip(taps, apart, strict=True))
+    reach = [(k - 1) * d - 2 * p for k, d, p in zip(taps, apart, pads, strict=True)]
+    out = [(side - 1 - r) // s + 1 for side, r, s in zip(sides, reach, strides, strict=True)]
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
         x, filters = some(rng, image, dtype), some(rng, (*taps, c), dtype)
         if endless:
-            x[0, h // 2, w // 2, 3] = np.inf
+            x[(0, *(side // 2 for side in sides), 3)] = np.inf
         bias, shape = rng.standard_normal(c).astype(np.float32), (n, *out, c)
         more = [some(rng, shape, dtype)] if chain else []
         y = memory.empty(shape, NUMPY[chain.result_types[0] if chain else dtype], late)
         call = CALLS.make(
             "depthwise", dtype.short, x=memory.put(x, late), w=memory.put(filters, late),
             bias=memory.put(bias), inputs=[memory.put(one) for one in more], y=[y], chain=chain,
-            strides=strides, dilations=(1, 1), pads=pads,
+            strides=strides, dilations=apart, pads=pads,
         )  # fmt: skip
 
         def expected() -> list[Expected]:
             each = [convolved(wide(x)[..., i : i + 1], wide(filters)[None, ..., i : i + 1],
-                              strides, (1, 1), pads, out) for i in range(c)]  # fmt: skip
+                              strides, apart, pads, out) for i in range(c)]  # fmt: skip
             sums = np.concatenate(each, -1) + bias
             value = chain.reference([sums, *map(wide, more)])[0] if chain else sums
             return [Expected(y, value, TOLERANCE[dtype])]
@@ -851,25 +853,27 @@ def depthwise(
     return make
 
 
-def pool(dtype: DType, image: tuple[int, int, int, int], kind: str) -> Maker:
-    """Windows of 3 × 3 every second pixel, from one outside the image on; one number is NaN."""
-    n, h, w, c = image
-    out = (h - 1) // 2 + 1, (w - 1) // 2 + 1
+def pool(dtype: DType, image: tuple[int, ...], kind: str, step: int = 2) -> Maker:
+    """Windows of 3 pixels an axis every second one, from one outside on; one number is NaN."""
+    n, *sides, c = image
+    out = tuple((side - 1) // step + 1 for side in sides)
 
     def make(memory: Memory, rng: np.random.Generator) -> Made:
-        x = some(rng, image, dtype)
-        x[0, 0, 0, 0] = np.nan
+        x, of_each = some(rng, image, dtype), dict[str, tuple[int, ...]]()
+        x.reshape(-1)[0] = np.nan
         y = memory.empty((n, *out, c), NUMPY[dtype])
-        call = CALLS.make("pool", dtype.short, x=memory.put(x), y=y, kind=kind, kernel=(3, 3),
-                          strides=(2, 2), dilations=(1, 1), pads=(1, 1))  # fmt: skip
+        for name, number in (("kernel", 3), ("strides", step), ("dilations", 1), ("pads", 1)):
+            of_each[name] = (number,) * len(sides)
+        call = CALLS.make("pool", dtype.short, x=memory.put(x), y=y, kind=kind, **of_each)
 
         def expected() -> list[Expected]:
             value = np.zeros((n, *out, c))
-            for i, j in np.ndindex(*out):
-                rows, cols = (slice(max(0, 2 * k - 1), 2 * k + 2) for k in (i, j))
-                part = wide(x)[:, rows, cols].reshape(n, -1, c)
-                count = 9 if kind == "average" else part.shape[1]
-                value[:, i, j] = part.max(1) if kind == "max" else part.sum(1) / count
+            for place in np.ndindex(*out):
+                read = tuple(slice(max(0, step * k - 1), step * k + 2) for k in place)
+                part = wide(x)[(slice(None), *read)].reshape(n, -1, c)
+                count = 3 ** len(sides) if kind == "average" else part.shape[1]
+                made = part.max(1) if kind == "max" else part.sum(1) / count
+                value[(slice(None), *place)] = made
             return [Expected(y, value, TOLERANCE[dtype])]
 
         return call, expected

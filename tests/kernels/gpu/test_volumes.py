@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from tracea_graph.onnx_io import load
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
+from tracea_graph.ops.pool import PoolParams
 
 pytestmark = pytest.mark.compiler
 ADD_RELU = Chain(("full", "full"), (Step("add", (0, 1)), Step("relu", (2,))), (3,))
@@ -151,7 +153,7 @@ def test_nets_of_volumes_copy_nothing_between_layers(tmp_path: Path) -> None:
     (placed,), _, _ = programs(load(path), "fp16")
     found = [run.symbol for run in runs(placed) if not run.once and run.blocks]
     assert ["copy" in symbol for symbol in found].count(True) == 2
-    assert len(found) == 11 and sum("conv3d" in symbol for symbol in found) == 2
+    assert len(found) == 10 and sum("conv3d" in symbol for symbol in found) == 2
 
 
 def test_windows_that_start_too_far_outside_have_no_tensor_maps() -> None:
@@ -180,3 +182,55 @@ def test_large_tiles_share_the_depth_of_few_pixels_that_load_much(
     call, _ = made(Memory(), np.random.default_rng(0))
     found = variants_of(call)[0][0]
     assert found.template == ("conv_wgmma.cu.in" if shared else "conv_few.cu.in")
+
+
+def test_nets_of_depthwise_convolutions_have_one_launch_a_layer(tmp_path: Path) -> None:
+    """Those of a mobile net of videos: 1 × 1 × 1, depthwise, a gate of the mean, 1 × 1 × 1."""
+    net = Net()
+
+    def convolve(x: str, filters: int, channels: int, side: int, groups: int = 1) -> str:
+        weights = net.weight(filters, channels // groups, *(side,) * 3), net.weight(filters)
+        return net("Conv", x, *weights, pads=[side // 2] * 6, group=groups)
+
+    x = convolve(net.input("x", 2, 32, 4, 14, 14), 32, 32, 1)
+    y = net("Relu", convolve(x, 64, 32, 1))
+    y = convolve(y, 64, 64, 3, 64)
+    gate = net("Relu", convolve(net("GlobalAveragePool", y), 16, 64, 1))
+    y = net("Mul", y, net("Sigmoid", convolve(gate, 64, 16, 1)))
+    y = net("Add", convolve(y, 32, 64, 1), x)
+    y = net("AveragePool", y, kernel_shape=[2, 2, 2], strides=[2, 2, 2])
+    y = net("ReduceMean", convolve(y, 16, 32, 3), keepdims=0, axes=[2, 3, 4])
+    path = net.save(tmp_path / "m.onnx", y)
+    (placed,), _, _ = programs(load(path), "fp16")
+    found = [run.symbol for run in runs(placed) if not run.once and run.blocks]
+    assert [s for s in found if "copy" in s or "reduce" in s] == []
+    assert sum("depthwise_3x3x3" in s for s in found) == 1
+    assert sum("pool_average_inside_2x2x2" in s for s in found) == 1
+
+
+SHAPES = ((2, 24, 5, 6, 8), (1, 3, 4, 5, 6))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", ["max", "average", "average-inside"])
+def test_pools_of_volumes(kind: str, shape: tuple[int, ...]) -> None:
+    params = PoolParams(kind, ConvWindow((3, 2, 3), (2, 2, 1), ONES, (1, 0, 1, 1, 0, 1)))
+    whole = PoolParams("max" if kind == "max" else "average")
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for own in (params, whole, replace(whole, flat=True)):
+        (want,) = own.reference([x.astype(np.float64)])
+        (got,) = run_program(own, [x], DType.F16)
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE[DType.F16])
+
+
+def test_means_of_large_volumes_are_those_of_parts(tmp_path: Path) -> None:
+    """Few channels are shared by many blocks."""
+    net = Net()
+    y = net("Conv", net.input("x", 1, 32, 32, 32, 32), net.weight(32, 32, 1, 1, 1))
+    path = net.save(tmp_path / "m.onnx", net("GlobalAveragePool", y))
+    (placed,), _, _ = programs(load(path), "fp16")
+    found = [run.symbol for run in runs(placed) if not run.once and run.blocks]
+    assert [s[:28] for s in found if "pool" in s] == [
+        "tracea_f16_pool_average_32x3", "tracea_f16_pool_average_32x1"
+    ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.kernels.gpu.cases import RESNET, Case, conv
+from tests.kernels.gpu.cases import RESNET, Case, conv, depthwise, pool
 from tracea_graph.ir import DType
 
 __all__ = ["CASES"]
@@ -46,6 +46,23 @@ def _cases() -> Iterator[Case]:
     made = conv(DType.BF16, (2, 5, 6, 7, 64), (24, 2, 3, 2), strides=(2, 1, 2), pads=(1, 2, 0),
                 dilations=(1, 2, 1))  # fmt: skip
     yield Case("volume of few pixels apart", made, ("64x24x3",), needs)
+    yield from _windows()
+
+
+def _windows() -> Iterator[Case]:
+    tiles = ("256", "1x4", "1x1")
+    made = depthwise(DType.F16, (2, 3, 6, 8, 24), (3, 3, 3), (1, 1, 1), RESNET)
+    yield Case("volume depthwise", made, (*tiles, "2x2"))
+    made = depthwise(DType.F16, (1, 4, 7, 5, 40), (5, 3, 3), (2, 2, 1))
+    yield Case("volume depthwise apart", made, tiles)
+    made = depthwise(DType.F32, (2, 3, 5, 6, 7), (3, 2, 5), (1, 2, 1), dilations=(2, 1, 1))
+    yield Case("volume depthwise dilated", made, tiles[:1])
+    made = depthwise(DType.BF16, (1, 3, 4, 9, 16), (2, 5, 3), (1, 1, 2))
+    yield Case("volume depthwise bf16", made, tiles, ("bf16",))
+    for kind in ("max", "average", "average_inside"):
+        made = pool(DType.F16, (2, 4, 5, 8, 24), kind)
+        yield Case(f"volume pool {kind}", made, tiles)
+    yield Case("volume pool of each", pool(DType.F32, (1, 3, 4, 5, 12), "max", 1), tiles)
 
 
 CASES = tuple(_cases())
