@@ -31,7 +31,7 @@ from tracea_graph.passes.attention.qkv_operands import (
 )
 from tracea_graph.passes.attention.score_masks import Masks, MaskTerm
 from tracea_graph.passes.attention.softmax_consumers import AttentionOutput, attention_outputs
-from tracea_graph.passes.attention.visible_keys import visible_key_mask
+from tracea_graph.passes.attention.visible_keys import visible_key_mask, whole_mask
 from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import Miss, Proposal
@@ -103,7 +103,8 @@ class AttentionOp:
         window = _limit_keys(masks, inputs, _window(node))
         if inputs[3]:
             boolean = graph.spec(inputs[3]).dtype is DType.BOOL
-            masks.take(MaskTerm(inputs[3], -inf) if boolean else MaskTerm(inputs[3]))
+            mask = whole_mask(masks, inputs[3], inputs[0], inputs[1], past[0])
+            masks.take(MaskTerm(mask, -inf if boolean else None))
         ends = (
             [AttentionOutput("rows", results[0], ())]
             if flat
@@ -169,7 +170,7 @@ class AttentionOp:
         if q.heads % kv[0].heads == 0:  # the operator repeats heads itself
             kv = [dataclasses.replace(o, shared=q.heads // o.heads) for o in kv]
         qkv = (q, kv[0], kv[1])
-        scale = (numeric_attribute(node, "scale") or 1 / sqrt(q.size)) * q.scale * kv[0].scale
+        scale = _scale(node, q.size) * q.scale * kv[0].scale
         masking, softcap = masks.done(), numeric_attribute(node, "softcap")
         presents = tuple(v for v in node.results[1:3] if v)
         for tail in ends:
@@ -192,6 +193,20 @@ class AttentionOp:
                 if tail is ends[-1]:
                     raise
         raise AssertionError("an attention has at least one end")
+
+
+def _scale(node: Region, size: int) -> float:
+    """Return the factor of an operator's scores.  Raises NoMatch for ONNX's if it is not positive.
+
+    ONNX multiplies q and k by its square root, and 0 is no default of it.
+    """
+    usual = 1 / sqrt(size)
+    if node.op != "Attention":
+        return numeric_attribute(node, "scale") or usual
+    given = numeric_attribute(node, "scale", usual)
+    if not given > 0:
+        raise NoMatch(f"its scale is {given:g}")
+    return given
 
 
 def _window(node: Region) -> tuple[int, int]:

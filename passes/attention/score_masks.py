@@ -32,7 +32,7 @@ from tracea_graph.passes.region_helpers import int_constant, operand_producer
 from tracea_graph.reason_codes import Code, Reason
 from tracea_graph.ttg import Region, TileGraph, TilePattern
 
-__all__ = ["ABSORBING", "MaskTerm", "Masking", "Masks", "split_tiles"]
+__all__ = ["ABSORBING", "MaskTerm", "Masking", "Masks", "broadcasts_to", "split_tiles"]
 
 ABSORBING = -1e30
 """Largest number x for which score + x = x in float32: adding x equals replacing the score."""
@@ -317,7 +317,7 @@ class Masks:
         if spec.dtype is not dtype or spec.shape is None or len(spec.shape) > 4:
             raise NoMatch(f"the mask is {spec}")
         for have, need in zip(spec.shape[::-1], self.full[::-1], strict=False):
-            if have != 1 and not equal_as_polynomials(have, need) and not _is_cut(have, need):
+            if not broadcasts_to(have, need):
                 raise NoMatch(
                     Reason(
                         f"the mask {spec} does not provably broadcast to {dims(self.full)}",
@@ -346,6 +346,11 @@ def _are_one(drops: Sequence[_Drop]) -> bool:
     """Return whether one drop of all conditions equals several drops in sequence."""
     fills = {d.fill for d in drops}
     return len(drops) < 2 or fills == {-inf} or (len(fills) == 1 and all(d.selects for d in drops))
+
+
+def broadcasts_to(have: Extent, need: Extent) -> bool:
+    """Return whether a mask's extent is 1 or, in a valid model, provably that of the scores."""
+    return have == 1 or equal_as_polynomials(have, need) or _is_cut(have, need)
 
 
 def _is_cut(have: Extent, need: Extent) -> bool:

@@ -42,9 +42,14 @@ def recognised(net: Net, *outputs: str) -> TileGraph:
 
 
 def feeds(net: Net) -> dict[str, np.ndarray]:
+    return feeds_of(net, {"past": 3})
+
+
+def feeds_of(net: Net, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    """Return numbers for each input whose symbols have these sizes."""
     result = {}
     for i, (name, info) in enumerate(net.inputs.items()):
-        shape = [d.dim_value or {"past": 3}[d.dim_param] for d in info.type.tensor_type.shape.dim]
+        shape = [d.dim_value or sizes[d.dim_param] for d in info.type.tensor_type.shape.dim]
         result[name] = normal(*shape, seed=i)
     return result
 
@@ -286,6 +291,65 @@ def test_scores_read_outside_are_a_reason() -> None:
     y = net.many("Attention", 4, q, k, v)
     _, trace = lifted(net, (y[0], y[3]))
     assert reasons(trace, "attention-op") == {"its output of attention scores is used"}
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5])
+def test_a_scale_that_is_not_positive_is_a_reason(scale: float) -> None:
+    net = Net(23)
+    q, k, v = (net.input(x, B, H, S, D) for x in "qkv")
+    _, trace = lifted(net, (net("Attention", q, k, v, scale=scale),))
+    assert reasons(trace, "attention-op") == {f"its scale is {scale:g}"}
+
+
+MASKS_OF_KEYS: dict[str, tuple[int | str, ...]] = {
+    "fewer keys": (B, 1, S, 3), "one key": (S, 1), "fewer keys for all": (3,),
+    "any number": (B, 1, S, "some"), "any keys of any item": ("items", 1, "rows", "some"),
+    "any of each head": (H, "rows", "some"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BOOL])
+@pytest.mark.parametrize("shape", MASKS_OF_KEYS)
+def test_a_mask_of_fewer_keys_masks_the_others(shape: str, dtype: DType, past: bool) -> None:
+    """Also where its extents are not known to be those of the scores."""
+    check_mask(25, MASKS_OF_KEYS[shape], dtype, past, {"items": 1, "rows": S, "some": 4})
+
+
+@pytest.mark.parametrize("items", [1, B])
+def test_a_mask_of_unknown_extents_is_extended(items: int) -> None:
+    """ONNX Runtime has no masks of fewer keys before opset 25."""
+    sizes = {"items": items, "rows": S, "some": S}
+    check_mask(23, ("items", 1, "rows", "some"), DType.F32, False, sizes)
+
+
+def check_mask(
+    opset: int, shape: tuple[int | str, ...], dtype: DType, past: bool, sizes: dict[str, int]
+) -> None:
+    net = Net(opset)
+    qkv = [net.input(x, B, n, S, D) for x, n in (("q", H), ("k", 2), ("v", 2))]
+    mask = net.input("m", *shape, dtype=dtype)
+    caches = [net.input(f"past_{x}", B, 2, 3, D) for x in "kv"] if past else []
+    y = net("Attention", *qkv, mask, *caches, is_causal=1)
+    graph, trace = lifted(net, (y,))
+    assert trace.applied() == {"attention-op": 1}, trace.misses()
+    given = feeds_of(net, sizes)
+    if dtype is DType.BOOL:
+        given["m"] = given["m"] > -0.3
+    assert_same(net, graph, given)
+
+
+@pytest.mark.parametrize("shape", [(S, S + 1), (3, S, S)])
+def test_a_mask_that_cannot_be_extended_is_a_reason(shape: tuple[int, ...]) -> None:
+    operands = ["q", "k", "v", "m"]
+    from tracea_graph.ir import Node, TensorSpec
+
+    node = Node("Attention", tuple(operands), ("y",))
+    specs = {x: TensorSpec(DType.F32, (B, H, S, D)) for x in (*operands[:3], "y")}
+    specs["m"] = TensorSpec(DType.F32, shape)
+    graph = TileGraph.of_nodes([node], operands, ["y"], {}, specs, 25)
+    (reason,) = reasons(schedule_only(graph, AttentionOp()), "attention-op")
+    assert "does not provably broadcast" in reason
 
 
 def contributed(op: str, inputs: list[str], **attrs: Any) -> TileGraph:
