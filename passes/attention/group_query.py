@@ -8,7 +8,7 @@ these lengths:
     position[b] = 0 if total_sequence_length = S (a first prompt) else seqlens_k[b] + 1 − S
     query i sees keys up to position[b] + i, at most the last ``local_window_size`` of them
     cos and sin are read at position[b] + i; in a first prompt with position ids at ids[0, 0] + i
-    with an attention bias, masked keys are −inf in the mask built from the bias
+    with an attention bias, keys that are masked or outside the window are −inf in its mask
     without softcap, a query of several keys whose scores are all at float32's lowest returns zeros
 
 The cache is as long as the past one, or ``total_sequence_length`` if that is larger.  Rows after
@@ -160,7 +160,8 @@ def convert_group_query(rule: str, graph: TileGraph, node: Region) -> Proposal:
         cache.append(w.fused(append, reads, present or f"{stem}_present_{name}"))
     q, attend = qkv[0], _attention(node, qkv, size, bool(operands[10]), caches.stored)
     bias = operands[10]
-    last = places.bias(places.widened(bias), q.count) if bias else places.first()
+    window = int(numeric_attribute(node, "local_window_size", -1))
+    last = places.bias(places.widened(bias), q.count, window) if bias else places.first()
     narrow = not is_f32(graph, operands[0])
     covered, result = _result_in_f32(graph, node) if narrow else ((node,), stem)
     if scales:
@@ -182,14 +183,14 @@ def _attention(
 ) -> AttentionParams:
     """Return the op that attends to the caches; ``biased``: it reads a mask, not positions."""
     q, window = qkv[0], int(numeric_attribute(node, "local_window_size", -1))
-    softcap = numeric_attribute(node, "softcap")
+    softcap, near = numeric_attribute(node, "softcap"), window > 0 and not biased
     return AttentionParams(
         q.count, size, size, numeric_attribute(node, "scale") or 1 / sqrt(size),
         "add" if biased else "none",
         offsets=(q.offset, 0, 0), widths=(q.width, 0, 0),
         kv_heads=qkv[1].count if qkv[1].count != q.count else 0,
         layouts=("rows", "heads", "heads", "rows"), causal="none" if biased else "placed",
-        softcap=softcap, window=(window - 1, 0) if window > 0 else None,
+        softcap=softcap, window=(window - 1, 0) if near else None,
         zero_rows="none" if softcap else "lowest", stored=stored,
     )  # fmt: skip
 
@@ -213,8 +214,6 @@ def _check(graph: TileGraph, node: Region, operands: tuple[str, ...]) -> None:
     window = attribute(node, "local_window_size", -1)
     if not isinstance(window, int) or window == 0 or window < -1:
         raise NoMatch(f"its window of {window} keys is not supported")
-    if window > 0 and operands[10]:
-        raise NoMatch("it has both a window and an attention bias")
     if attribute(node, "do_rotary", 0) and not all(operands[7:9]):
         raise NoMatch("it rotates without cos and sin tables")
     floats = [v for v in (*operands[:3], *operands[7:9], operands[10]) if v]

@@ -72,10 +72,11 @@ class Positions:
             dtype=DType.BOOL, value=np.zeros(1, bool),
         )  # fmt: skip
 
-    def bias(self, value: str, heads: int) -> str:
+    def bias(self, value: str, heads: int, window: int) -> str:
         """Return the attention bias ``[B,1 or H,S,P]``: ``value``, or −inf where a key is masked.
 
         ``value`` is ``[1 or B,1 or H,S,T]`` for T keys; the cache has P rows, and P may exceed T.
+        A query sees the last ``window`` keys up to its own, or all if that is not positive.
         """
         shape = self.spec(value).shape
         if shape is None or len(shape) != 4 or shape[1] not in (1, heads):
@@ -92,6 +93,14 @@ class Positions:
         last = self._write("last", "Add", first, step, shape=row)
         every = (*row[:3], room)
         later = self._write(f"later.{stem}", "Greater", key, last, shape=every, dtype=DType.BOOL)
+        near = ""
+        if window > 0:
+            start = self._write(f"start.{window}", "Sub", last, self._number(window), shape=row)
+            gone = self._write(f"gone.{stem}.{window}", "LessOrEqual", key, start, shape=every,
+                               dtype=DType.BOOL)  # fmt: skip
+            near = f".{window}"
+            later = self._write(f"unseen.{stem}{near}", "Or", later, gone, shape=every,
+                                dtype=DType.BOOL)  # fmt: skip
         self.weights["minus_infinity"] = Weight(
             "minus_infinity", DType.F32, (), lambda: np.array(-np.inf, np.float32)
         )
@@ -104,7 +113,7 @@ class Positions:
                                shape=(8,), axis=0)  # fmt: skip
             padded = self._write(f"padded.{stem}.{value}", "Pad", value, pads,
                                  shape=(*shape[:3], room), dtype=DType.F32)  # fmt: skip
-        return self._write(f"bias.{stem}.{value}", "Where", later, "minus_infinity", padded,
+        return self._write(f"bias.{stem}.{value}{near}", "Where", later, "minus_infinity", padded,
                            shape=full, dtype=DType.F32)  # fmt: skip
 
     def tables(self) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from tests.graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
-from tracea_graph.ir import DType
+from tracea_graph.ir import DType, Node, TensorSpec
 from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.passes.attention.attention_op import AttentionOp
 from tracea_graph.ttg import TileGraph
@@ -342,8 +342,6 @@ def check_mask(
 @pytest.mark.parametrize("shape", [(S, S + 1), (3, S, S)])
 def test_a_mask_that_cannot_be_extended_is_a_reason(shape: tuple[int, ...]) -> None:
     operands = ["q", "k", "v", "m"]
-    from tracea_graph.ir import Node, TensorSpec
-
     node = Node("Attention", tuple(operands), ("y",))
     specs = {x: TensorSpec(DType.F32, (B, H, S, D)) for x in (*operands[:3], "y")}
     specs["m"] = TensorSpec(DType.F32, shape)
@@ -354,8 +352,6 @@ def test_a_mask_that_cannot_be_extended_is_a_reason(shape: tuple[int, ...]) -> N
 
 def contributed(op: str, inputs: list[str], **attrs: Any) -> TileGraph:
     """One operator of com.microsoft over [2,5,16] tensors."""
-    from tracea_graph.ir import Node, TensorSpec
-
     node = Node(op, tuple(inputs), ("y",), attrs, "com.microsoft")
     specs = {x: TensorSpec(DType.F32, (B, S, H * D)) for x in inputs if x}
     specs |= {"y": TensorSpec(DType.F32, (B, S, H * D))}

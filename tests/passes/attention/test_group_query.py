@@ -243,7 +243,7 @@ def test_caches_in_bf16_are_read_instead_of_their_casts(form: str) -> None:
         assert relative_error(np.asarray(actual), expected) < 1e-2
 
 
-@pytest.mark.parametrize("form", ["plain", "rotated in part, packed", "capped"])
+@pytest.mark.parametrize("form", ["plain", "rotated in part, packed", "capped", "near, rotated"])
 @pytest.mark.parametrize("bias", [(1, 1), (BATCH, 1), (1, H), (BATCH, H)])
 @pytest.mark.parametrize("step", STEPS)
 def test_a_bias_of_scores(form: str, bias: tuple[Any, ...], step: str) -> None:
@@ -339,7 +339,6 @@ def test_a_decoder_computes_places_once_and_is_one_program(
         ({"local_window_size": 0}, "its window of 0 keys is not supported"),
         ({"rotated": 16, "rotary_interleaved": 1},
          "it rotates only a part of each head in interleaved pairs"),
-        ({"local_window_size": 3, "bias": (1, 1)}, "it has both a window and an attention bias"),
         ({"bias": (1, 3)}, "its attention bias does not broadcast over its heads"),
         ({"cache": "held"}, ""),
     ],
