@@ -142,6 +142,7 @@ def session(
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads, options.log_severity_level = threads, 4
+    options.enable_mem_reuse = optimized  # it takes some dims of unknown size for equal ones
     if library is not None:
         options.register_custom_ops_library(str(library))
     given = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
