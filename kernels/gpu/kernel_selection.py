@@ -534,8 +534,9 @@ def _image(view: View) -> View:
     sizes = {len(one): one for one in (_PIXELS, _VOLUME)}.get(len(view.dims))
     if sizes is None:
         return _bare(view, heads=False)
-    pairs = zip(view.strides, dense_strides(sizes), strict=True)
-    return View(view.buffer, sizes, tuple(0 if s == 0 else d for s, d in pairs))
+    own = list(zip(view.dims, view.strides, dense_strides(sizes), strict=True))
+    repeats = any(step == 0 and size != 1 for size, step, _ in own)
+    return View(view.buffer, sizes, tuple(0 if repeats and s == 0 else d for _, s, d in own))
 
 
 def _bare(view: View, heads: bool) -> View:

@@ -12,6 +12,7 @@ from tests.kernels.gpu.machine import Array
 from tests.kernels.gpu.programs import program_of, run_program
 from tracea_graph.ir import DType, TensorSpec
 from tracea_graph.kernels.gpu.calls import CALLS
+from tracea_graph.kernels.gpu.kernel_selection import kernels_of
 from tracea_graph.kernels.program import Call
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv_integer import ConvIntegerParams
@@ -148,3 +149,15 @@ def test_the_mean_of_an_image_of_bytes_is_a_window() -> None:
     assert product.chain is not None and product.chain.result_types == (DType.F32,)
     (got,), (want,) = run_program(params, arrays), params.reference(arrays)
     np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [1, 16])
+def test_one_image_has_the_kernels_of_two(groups: int) -> None:
+    """The result of one image has a stride of 0 from image to image, which kernels do not read."""
+    params = RegionParams(4, (RegionStep(conv(16, 16, 3, groups=groups), (0, 1, 2, 3)),), (4,))
+    filters = weights((16, 144 // groups))
+    named = [
+        [kernels_of(call) for call in calls_of(params, [image(n, 8, 8, 16), *filters])]
+        for n in (1, 2)
+    ]
+    assert named[0] == named[1]
