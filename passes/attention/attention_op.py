@@ -31,7 +31,11 @@ from tracea_graph.passes.attention.qkv_operands import (
 )
 from tracea_graph.passes.attention.score_masks import Masks, MaskTerm
 from tracea_graph.passes.attention.softmax_consumers import AttentionOutput, attention_outputs
-from tracea_graph.passes.attention.visible_keys import visible_key_mask, whole_mask
+from tracea_graph.passes.attention.visible_keys import (
+    counted_padding,
+    visible_key_mask,
+    whole_mask,
+)
 from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.passes.region_helpers import attribute
 from tracea_graph.rewrite import Miss, Proposal
@@ -144,7 +148,7 @@ class AttentionOp:
             masks.take(
                 _padding(
                     masks,
-                    inputs[4],
+                    inputs,
                     numeric_attribute(node, "mask_filter_value", _FILTER),
                     ordered,
                 )
@@ -245,17 +249,25 @@ def _zero_rows(opset: int) -> str:
     return "masked" if opset < _AS_FUNCTION else "infinite"
 
 
-def _padding(masks: Masks, mask: str, lowered: float, ordered: bool) -> MaskTerm:
+def _padding(masks: Masks, inputs: tuple[str, ...], lowered: float, ordered: bool) -> MaskTerm:
     """Return the mask term of padding: add ``lowered`` to the scores of padding keys.
 
+    ``inputs`` are those of a MultiHeadAttention; its mask holds the keys or counts those of items.
     Keys that causality masks get ``LOWEST`` instead; a bias added to it vanishes in float32.
     Raises NoMatch if ``lowered`` is below ``LOWEST`` and the attention is causal (``ordered``).
     """
+
+    def bias(number: float | None) -> str:
+        if masks.graph.spec(inputs[4]).rank != 1:
+            return key_padding_bias(masks, inputs[4], number)
+        q, k, past = inputs[0], inputs[1], inputs[6]
+        return counted_padding(masks, q, k, past, inputs[4], number)
+
     if not ordered or lowered > LOWEST:
-        return MaskTerm(key_padding_bias(masks, mask, lowered))
+        return MaskTerm(bias(lowered))
     if lowered != LOWEST:
         raise NoMatch("it is causal, and its mask_filter_value is below the lowest float32")
-    return MaskTerm(key_padding_bias(masks, mask, None), LOWEST)
+    return MaskTerm(bias(None), LOWEST)
 
 
 def _padded(values: tuple[str, ...], count: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Write the masks of ONNX's Attention as kernels read them.
+"""Write the masks of attention operators as kernels read them.
 
 A mask may have fewer keys than there are: those behind it are masked.  Where its extents are not
 proven to be those of the scores, or 1, operators extend it to them.
@@ -17,13 +17,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec
+from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.passes.attention.attention_matcher import NoMatch
 from tracea_graph.passes.attention.score_masks import Masks, broadcasts_to
+from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.ttg import Region
 
-__all__ = ["visible_key_mask", "whole_mask"]
+__all__ = ["counted_padding", "holds_counts", "visible_key_mask", "whole_mask"]
+
+_RANGE = 11
+"""Opset of Range, which numbers keys and queries."""
 
 
 def whole_mask(new: Masks, mask: str, q: str, k: str, past: str) -> str:
@@ -59,21 +63,19 @@ def visible_key_mask(
 ) -> str:
     """Return a boolean mask ``[B or 1,1,S,T]`` or ``[B,1,1,T]``, true for keys a query may see.
 
-    T are the keys of ``past``, or none where it is "", and of ``k``.  ``counts`` is int64 ``[B]``,
-    or "" if all keys are valid; ``window`` is (left, right), of which a negative number is no
-    limit.  Layers with equal sizes share the mask.  Raises NoMatch unless there is one count per
-    item, or if nothing limits the keys.
+    T are the keys of ``past``, or none where it is "", and of ``k``.  ``counts`` are B integers,
+    or ""; or more, as of packed sequences, that begin with them.  It is "" if all keys are valid.
+    ``window`` is (left, right), of which a negative number is no limit.  Layers with equal sizes
+    share the mask.  Raises NoMatch unless there is one count per item, if nothing limits the keys,
+    or at an opset without Range.
     """
-    batch, _, rows, keys = new.full
-    left, right = window
-    if counts:
-        spec = new.graph.spec(counts)
-        if spec.dtype is not DType.I64 or spec.shape != (batch,):
-            raise NoMatch("its key counts are not one int64 number for each batch item")
+    if new.graph.opset < _RANGE:
+        raise NoMatch(f"its mask needs Range, which requires opset {_RANGE}")
+    (rows, keys), (left, right) = new.full[2:], window
     behind = (new.graph.spec(past).shape or ("", "", ""))[2] if past else 0
     w, found = _MaskWriter(new, f"{counts}.{behind}.{rows}.{keys}"), list[str]()
     key, column = w.ramp("key", w.keys(k, past), keys), new.numbers(-1, 1, 1, 1)
-    end = w.write("end", "Reshape", counts, column, shape=(batch, 1, 1, 1)) if counts else ""
+    end = w.counted(counts, q, column) if counts else ""
     if end and right != 0:  # else no query is behind the last valid key
         found.append(w.compared("valid", "Less", key, end))
     if max(window) >= 0:
@@ -97,6 +99,32 @@ def visible_key_mask(
         both = (x.removeprefix(f"{w.stem}.") for x in (total, one))
         total = w.compared(".and.".join(both), "And", total, one)
     return total
+
+
+def holds_counts(length: Extent, batch: Extent) -> bool:
+    """Return whether a vector of a proven length begins with one count for each batch item.
+
+    It holds those alone, or as of packed sequences 3 · B + 2 numbers.
+    """
+    packed = combine("add", combine("mul", 3, batch), 2)
+    return any(equal_as_polynomials(length, known) for known in (batch, packed))
+
+
+def counted_padding(
+    new: Masks, q: str, k: str, past: str, counts: str, number: float | None
+) -> str:
+    """Return the bias ``[B,1,1,T]``: ``number`` behind the first counts[b] keys of item b, else 0.
+
+    If ``number`` is None, it is a boolean mask instead, true for those keys.  The other arguments
+    and errors are those of :func:`visible_key_mask`.
+    """
+    kept = visible_key_mask(new, q, k, past, counts, (-1, -1))
+    if number is None:
+        return kept
+    shape = new.specs[kept].shape or ()
+    numbers = new.constant(0.0), new.constant(number)
+    w = _MaskWriter(new, kept)
+    return w.write(f"{number:g}", "Where", kept, *numbers, shape=shape, dtype=DType.F32)
 
 
 @dataclass
@@ -134,6 +162,22 @@ class _MaskWriter:
         rank = self.new.graph.spec(value).rank or 0
         sizes = self.write(f"{role}_sizes", "Shape", value, shape=(rank,))
         return self.write(role, "Gather", sizes, self.new.number(axis % rank), shape=(), axis=0)
+
+    def counted(self, counts: str, q: str, column: str) -> str:
+        """Write the number of keys of each item, int64 ``[B,1,1,1]``."""
+        spec, batch = self.new.graph.spec(counts), self.new.full[0]
+        if spec.dtype not in (DType.I32, DType.I64) or spec.rank != 1:
+            raise NoMatch("its key counts are not one integer for each batch item")
+        (have,) = spec.shape or ("",)
+        if not holds_counts(have, batch):
+            raise NoMatch("its key counts are not one integer for each batch item")
+        if not equal_as_polynomials(have, batch):
+            ends = self.new.numbers(0), self.vector("items", self.size("batch", q, 0))
+            counts = self.write("counts", "Slice", counts, *ends, shape=(batch,),
+                                dtype=spec.dtype)  # fmt: skip
+        if spec.dtype is DType.I32:
+            counts = self.write("wide", "Cast", counts, shape=(batch,), to=DType.I64.onnx)
+        return self.write("end", "Reshape", counts, column, shape=(batch, 1, 1, 1))
 
     def keys(self, k: str, past: str) -> str:
         """Write the number of past and new keys."""

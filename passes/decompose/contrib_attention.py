@@ -1,6 +1,6 @@
 """Split ONNX Runtime's contributed attention operators into projections and plain attention.
 
-MultiHeadAttention with a bias               -> three Adds before it
+MultiHeadAttention with a bias               -> three Adds before it, or one to q alone
 Attention with its own projection            -> three products before a MultiHeadAttention
 Attention with one cache tensor              -> keys and values split, and concatenated again
 
@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
+from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine, product
+from tracea_graph.passes.attention.visible_keys import holds_counts
 from tracea_graph.passes.decompose.onnx_builder import CannotDecompose, OnnxBuilder
 
 __all__ = ["decompose_attention", "decompose_multi_head", "plain_attention", "why_no_mask"]
@@ -28,7 +29,8 @@ def decompose_multi_head(s: OnnxBuilder) -> OnnxBuilder:
     *qkv, bias = s.operands[:4]
     if not bias:
         raise CannotDecompose("")
-    if not all(qkv) or any(len(s.image(v)) != 3 for v in qkv):
+    ranks = [len(s.image(v)) for v in qkv] if all(qkv) else []
+    if ranks not in ([3, 3, 3], [3, 4, 4]):
         raise CannotDecompose("q, k and v are packed in one tensor")
     inputs = (*_biased(s, qkv, bias), "", *s.region.operands[4:])
     return _multi_head(s, inputs, s.region.results, s.region.node.attrs)
@@ -68,8 +70,16 @@ def decompose_attention(s: OnnxBuilder) -> OnnxBuilder:
 
 
 def why_no_mask(s: OnnxBuilder, mask: str) -> str:
-    """Return why MultiHeadAttention cannot use a mask; "" if it can."""
-    if mask and (s.spec(mask).rank not in (2, 3) or (s.spec(mask).shape or ())[-1] == 1):
+    """Return why MultiHeadAttention cannot use a mask; "" if it can.
+
+    A mask of rank 1 may count the keys of items, or hold their ends and starts.
+    """
+    if not mask:
+        return ""
+    shape, whole = s.spec(mask).shape or (), s.spec(s.operands[0]).shape
+    if whole and len(shape) == 1 and holds_counts(shape[0], whole[0]):
+        return ""
+    if len(shape) not in (2, 3) or shape[-1] == 1:
         return "its mask does not hold one number for each key"
     return ""
 
@@ -137,17 +147,23 @@ def _split_cache(
 
 
 def _biased(s: OnnxBuilder, qkv: Sequence[str], bias: str) -> list[str]:
-    """Add to queries, keys and values their parts of the bias; return the sums."""
+    """Add to queries, keys and values their parts of the bias; return the sums.
+
+    Keys and values of rank 4 have theirs already: ONNX Runtime does not read those parts.
+    """
     weight = s.graph.weight(bias)
     if weight is None or weight.dtype is not DType.F32:
         raise CannotDecompose("its bias is not a float32 constant")
-    sizes = [(s.spec(v).shape or ())[-1] for v in qkv]
+    shapes = [s.spec(v).shape or () for v in qkv]
+    sizes = [x[-1] if len(x) == 3 else product((x[1], x[3])) for x in shapes]
     if not all(isinstance(n, int) for n in sizes) or sum(sizes) != weight.count:  # type: ignore[arg-type]
         raise CannotDecompose("its bias does not have as many elements as q, k and v have columns")
     moved, start = [], 0
-    for value, size in zip(qkv, sizes, strict=True):
+    for value, shape, size in zip(qkv, shapes, sizes, strict=True):
         assert isinstance(size, int)
-        part = s.derived(weight, (size,), slice(start, start + size))
-        moved.append(s("Add", value, part))
+        if len(shape) == 3:
+            part = s.derived(weight, (size,), slice(start, start + size))
+            value = s("Add", value, part)
+        moved.append(value)
         start += size
     return moved

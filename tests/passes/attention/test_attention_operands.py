@@ -13,6 +13,7 @@ from onnx import helper
 
 from tests.graphs import Net, assert_same, normal, only, ops, reasons, schedule_only
 from tracea_graph.ir import DType, Node, TensorSpec
+from tracea_graph.ops.attention import LOWEST
 from tracea_graph.passes.attention.attention import Attention
 from tracea_graph.passes.attention.attention_op import AttentionOp
 from tracea_graph.ttg import TileGraph
@@ -356,7 +357,7 @@ def contributed(op: str, inputs: list[str], **attrs: Any) -> TileGraph:
     specs = {x: TensorSpec(DType.F32, (B, S, H * D)) for x in inputs if x}
     specs |= {"y": TensorSpec(DType.F32, (B, S, H * D))}
     specs |= {"m": TensorSpec(DType.F32, (1, H, S, S))} if "m" in inputs else {}
-    specs |= {"lengths": TensorSpec(DType.I32, (B,))} if "lengths" in inputs else {}
+    specs |= {x: TensorSpec(DType.I32, (2 * B,)) for x in ("ends and starts",) if x in inputs}
     specs |= {"items": TensorSpec(DType.I32, (B, 1))} if "items" in inputs else {}
     return TileGraph.of_nodes([node], [x for x in inputs if x], ["y"], {}, specs, 17)
 
@@ -384,13 +385,28 @@ def test_multi_head_attention() -> None:
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("ordered", "filtered"), [(0, -10000.0), (0, -2.0), (1, LOWEST)])
+def test_key_counts_of_items(packed: bool, ordered: int, filtered: float) -> None:
+    """Of packed sequences their places follow, which only other kernels read."""
+    net = Net()
+    qkv = [net.input(x, B, S, H * D) for x in "qkv"]
+    counts = net.input("counts", 3 * B + 2 if packed else B, dtype=DType.I32)
+    attrs = {"unidirectional": ordered, "mask_filter_value": filtered}
+    y = net("MultiHeadAttention", *qkv, "", counts, domain=MS, num_heads=H, **attrs)
+    graph, trace = lifted(net, (y,))
+    assert trace.applied() == {"attention-op": 1}, trace.misses()
+    numbers = [3, 5, *(0, S, 2 * S) * 2] if packed else [3, 5]
+    assert_same(net, graph, feeds(net) | {"counts": np.array(numbers, np.int32)})
+
+
 @pytest.mark.parametrize(
     ("op", "inputs", "reason"),
     [
         ("MultiHeadAttention", ["q", "k", "v", "b"], "it has a bias"),
         (
-            "MultiHeadAttention", ["q", "k", "v", "", "lengths"],
-            "its mask does not hold one number for each key",
+            "MultiHeadAttention", ["q", "k", "v", "", "ends and starts"],
+            "its key counts are not one integer for each batch item",
         ),
         (
             "MultiHeadAttention", ["q", "k", "v", "", "items"],
