@@ -2,6 +2,8 @@
 
 EmbedLayerNormalization(ids, segments, words, positions, kinds, gamma, beta)
     ->  LayerNormalization(Gather(words, ids) + Gather(positions, 0 …) + Gather(kinds, segments))
+Its second result, the number of ids of each row that a mask keeps
+    ->  ReduceSum(mask = 1)
 
 Source: ONNX Runtime's list of contributed operators.
 """
@@ -21,11 +23,15 @@ _INDICES = (DType.I32, DType.I64)
 
 
 def decompose_embed_layer_norm(s: OnnxBuilder) -> OnnxBuilder:
-    ids, segments, words, positions, kinds, gamma, beta, _, places = s.operands[:9]
-    s.unread(1)
+    ids, segments, words, positions, kinds, gamma, beta, mask, places = s.operands[:9]
+    counts = (*s.region.results, "")[1]
+    if not mask:
+        s.unread(1)
     table, rows = s.image(words, positions, gamma, beta, *filter(None, (kinds,))), s.spec(ids)
     if s.graph.opset < _OPSET or rows.dtype not in _INDICES or len(rows.shape or ()) != 2:
         raise CannotDecompose("its ids are not rows of integers, or the opset is too old")
+    if mask and counts:
+        _count_kept(s, mask, counts)
     total = (*s.region.results, "", "")[2]
     made = TensorSpec(DType.F32, (*(rows.shape or ()), table[-1]))
     y = s("Gather", words, ids, spec=made, axis=0)
@@ -42,6 +48,18 @@ def decompose_embed_layer_norm(s: OnnxBuilder) -> OnnxBuilder:
     epsilon = float(s.attribute("epsilon", 1e-12))
     s("LayerNormalization", y, gamma, beta, spec=made, axis=-1, epsilon=epsilon)
     return s
+
+
+def _count_kept(s: OnnxBuilder, mask: str, result: str) -> None:
+    """Count the ones in each row of a mask ``[B,S]`` of int32."""
+    spec = s.spec(mask)
+    if spec.dtype is not DType.I32 or spec.shape is None or len(spec.shape) != 2:
+        raise CannotDecompose("its mask is not a matrix of int32")
+    one = s.entered(DType.I32, (), lambda: np.array(1, np.int32))
+    kept = s("Equal", mask, one, spec=TensorSpec(DType.BOOL, spec.shape))
+    numbers = s("Cast", kept, spec=spec, to=DType.I32.onnx)
+    s("ReduceSum", numbers, s.indices(1), spec=TensorSpec(DType.I32, spec.shape[:1]),
+      result=result, keepdims=0)  # fmt: skip
 
 
 def _first_rows(s: OnnxBuilder, ids: str, positions: str, length: Extent) -> str:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.graphs import Net, assert_same, evaluate, loaded, normal, ops, reasons, schedule_only
+from tests.graphs import (
+    Net,
+    assert_same,
+    evaluate,
+    loaded,
+    normal,
+    ops,
+    reasons,
+    schedule_only,
+)
+from tracea_graph import load
 from tracea_graph.ir import DType
+from tracea_graph.passes.attention.attention_op import AttentionOp
 from tracea_graph.passes.decompose.decompose import Decompose
 
 WHOLE = Decompose(whole_models=True)
@@ -104,4 +116,28 @@ def test_embeddings_of_optimized_text_encoders(
     trace = schedule_only(graph, WHOLE)
     assert trace.applied()["decompose"] >= 1, trace.misses()
     assert "LayerNormalization" in ops(graph)
+    assert_same(net, graph, feeds)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_an_optimized_text_encoder_attends_to_as_many_keys_as_are_counted(
+    masked: bool, tmp_path: Path
+) -> None:
+    """Only ones in the mask count."""
+    net = Net()
+    ids = net.input("ids", 3, 7, dtype=DType.I32)
+    mask = net.input("mask", 3, 7, dtype=DType.I32) if masked else ""
+    operands = (ids, "", net.weight(50, 16), net.weight(12, 16), "", net.weight(16),
+                net.weight(16), mask)  # fmt: skip
+    x, counts = net.many("EmbedLayerNormalization", 2, *operands, domain="com.microsoft")
+    kept = counts if masked else ""
+    y = net("Attention", x, net.weight(16, 48), net.weight(48), kept, num_heads=2,
+            domain="com.microsoft")  # fmt: skip
+    outputs = (y, counts) if masked else (y,)
+    graph = load(net.save(tmp_path / "encoder.onnx", *outputs))
+    schedule_only(graph, WHOLE, AttentionOp())
+    assert not any(name.startswith("com.microsoft") for name in ops(graph)), ops(graph)
+    feeds = {"ids": np.random.default_rng(0).integers(0, 50, (3, 7), np.int32)}
+    if masked:
+        feeds["mask"] = np.array([[1] * 7, [1] * 4 + [0] * 3, [1, 1, 2, 0, 0, 0, 0]], np.int32)
     assert_same(net, graph, feeds)
