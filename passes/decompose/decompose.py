@@ -13,7 +13,7 @@ Conv that cuts volumes into patches                       -> see ``patch_conv3d`
 MaxPool, AveragePool of volumes, LpPool, LRN              -> see ``pools``
 ConvTranspose, dilated, in small groups or of volumes     -> see ``transposed_convs``
 MatMulInteger, ConvInteger with an int32 result           -> see ``integer_sums``
-Resize of known sizes without a kernel                    -> see ``resize_matrices``
+Resize of volumes, of known sizes without a kernel        -> ``resize_volumes``, ``…_matrices``
 Hardmax, OneHot, Trilu; TopK, GatherElements on any axis  -> see ``choices``
 Tan, Atan, Sinh, Asinh and their like, Shrink             -> see ``functions``
 FusedConv, FusedGemm, FusedMatMul of com.microsoft        -> see ``ort_fusions``
@@ -76,6 +76,7 @@ from tracea_graph.passes.decompose.qlinear_ops import (
 )
 from tracea_graph.passes.decompose.quantized_attention import decompose_qattention
 from tracea_graph.passes.decompose.resize_matrices import decompose_resize
+from tracea_graph.passes.decompose.resize_volumes import decompose_volume_resize
 from tracea_graph.passes.decompose.transposed_convs import decompose_conv_transpose
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
@@ -101,7 +102,8 @@ class Decompose:
     name: str = "decompose"
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
-        tables = (_DECOMPOSITIONS, *((_SPLITTING,) if self.whole_models else ()))
+        tables = (_DECOMPOSITIONS, *((_OF_VOLUMES,) if self.takes_volumes else ()))
+        tables += (_SPLITTING,) if self.whole_models else ()
         left = region.fused or (self.takes_volumes and _takes_volume(graph, region))
         ways = [] if left else [t[region.op] for t in tables if region.op in t]
         reasons = list[str]()
@@ -313,6 +315,10 @@ _DECOMPOSITIONS: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingPro
     }
 )
 _POOLS = ("AveragePool", "MaxPool")
+_OF_VOLUMES: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingProxyType(
+    {"Resize": decompose_volume_resize}
+)
+"""Decompositions into operators for which a target that takes volumes has kernels."""
 _SPLITTING: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingProxyType(
     {
         "com.microsoft::EmbedLayerNormalization": decompose_embed_layer_norm,

@@ -234,3 +234,23 @@ def test_means_of_large_volumes_are_those_of_parts(tmp_path: Path) -> None:
     assert [s[:28] for s in found if "pool" in s] == [
         "tracea_f16_pool_average_32x3", "tracea_f16_pool_average_32x1"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_a_resize_of_volumes_joins_what_is_concatenated(tmp_path: Path, mode: str) -> None:
+    """Linear samples of two launches, the second of which stores into the concatenation."""
+    net = Net()
+    fine = net.input("x", 1, 64, 4, 14, 14)
+    fine = net("Relu", net("Conv", fine, net.weight(64, 64, 3, 3, 3), pads=[1] * 6))
+    coarse = net("MaxPool", fine, kernel_shape=[2, 2, 2], strides=[2, 2, 2])
+    coarse = net("Conv", coarse, net.weight(64, 64, 3, 3, 3), pads=[1] * 6)
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    up = net("Resize", coarse, "", net.const([1, 1, 2, 2, 2]), mode=mode, **how)
+    y = net("Conv", net("Concat", up, fine, axis=1), net.weight(64, 128, 3, 3, 3), pads=[1] * 6)
+    (placed,), _, _ = programs(load(net.save(tmp_path / "m.onnx", y)), "fp16")
+    found = [run.symbol for run in runs(placed) if not run.once and run.blocks]
+    assert sum("conv3d" in symbol for symbol in found) == 3
+    assert [s for s in found if "gemm" in s or "mma" in s] == []
+    if mode == "linear":
+        assert sum("resize" in symbol for symbol in found) == 2
+        assert not any("copy" in symbol for symbol in found)

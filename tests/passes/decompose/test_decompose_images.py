@@ -203,3 +203,41 @@ def test_cubic_interpolation_has_a_kernel(how: str, scales: tuple[float, ...]) -
     assert ops(graph) == ["FusedResize"], trace.misses()
     assert lacking(graph, graph.regions()[0]) == "CPU kernels do not interpolate cubically"
     assert_same(net, graph, {"x": normal(2, 3, 7, 10)})
+
+
+VOLUMES = Decompose(whole_models=True, takes_volumes=True)
+
+
+@pytest.mark.parametrize("scales", [(2.0, 2.0, 2.0), (1.0, 1.6, 2.0), (1.5, 1.0, 1.0), ()])
+@pytest.mark.parametrize("how", [*COORDINATES, "nearest"])
+def test_volumes_are_resized_as_images(how: str, scales: tuple[float, ...]) -> None:
+    net = Net()
+    given = ["", net.const([1, 1, *scales])] if scales else ["", "", net.ints(2, 3, 9, 1, 13)]
+    attrs = {"mode": "linear", "coordinate_transformation_mode": how}
+    if how == "nearest":
+        attrs = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    x = net.input("x", 2, 3, 4, 5, 6)
+    graph = net.graph(net("Resize", x, *given, **attrs))
+    trace = schedule_only(graph, VOLUMES)
+    assert trace.applied() == {"decompose": 1}, trace.misses()
+    assert {*ops(graph)} <= {"Reshape", "Transpose", "Resize"}
+    assert_same(net, graph, {"x": normal(2, 3, 4, 5, 6)})
+
+
+def test_volumes_that_no_kernel_resizes_become_products() -> None:
+    net = Net()
+    x = net.input("x", 2, 3, 4, 5, 6)
+    y = net("Resize", x, "", net.const([1, 1, 2, 2, 2]), nearest_mode="ceil")
+    graph = net.graph(y)
+    trace = schedule_only(graph, VOLUMES)
+    assert "MatMul" in ops(graph), trace.misses()
+
+
+def test_operators_of_volumes_stay_for_targets_that_take_them() -> None:
+    net = Net()
+    x = net.input("x", 2, 4, 6, 6, 6)
+    y = net("MaxPool", x, kernel_shape=[2, 2, 2])
+    y = net("Conv", y, net.weight(8, 4, 1, 1, 1))
+    graph = net.graph(net("AveragePool", y, kernel_shape=[2, 1, 2]))
+    assert not schedule_only(graph, VOLUMES).applied()
+    assert schedule_only(graph, Decompose(whole_models=True)).applied() == {"decompose": 3}
