@@ -94,7 +94,7 @@ _ALL = (
         "gemm", _MNK, _GEMM, _product,
         ("gemm", "integer_gemm", "float8_gemm", "gemm_two_of_four", "mlp", "attention_projection",
          "quantized_attention",
-         "gated_gemm", "grouped_integer_gemm", "low_rank_gemm"),
+         "gated_gemm", "grouped_integer_gemm", "normed_integer_gemm", "low_rank_gemm"),
     ),
     KernelOperation(
         "low_rank_gemm", (*_MNK, "rank"), (*_GEMM, 64), _product, ("gemm", "low_rank_gemm"),

@@ -29,6 +29,7 @@ from tracea_graph.kernels.gpu.composed_calls import (
     EXPANSIONS,
     GROUP_PARTS,
     MLP_PARTS,
+    NORMED_PARTS,
     PROJECTION_PARTS,
     ROUNDED_PARTS,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "LOW_RANK_PARTS",
     "MLP_PARTS",
     "MOST_CONCATENATED",
+    "NORMED_PARTS",
     "PROJECTION_PARTS",
     "REDUCTIONS",
     "ROUNDED_PARTS",

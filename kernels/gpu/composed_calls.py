@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from tracea_graph.kernels.gpu.call_operands import ACTIVATIONS, BYTES, DTYPES
@@ -25,6 +26,7 @@ __all__ = [
     "EXPANSIONS",
     "GROUP_PARTS",
     "MLP_PARTS",
+    "NORMED_PARTS",
     "PROJECTION_PARTS",
     "RESULT_FORMS",
     "ROUNDED_PARTS",
@@ -42,6 +44,8 @@ ROUNDED_PARTS = ("scores", "weights", "values")
 """The calls that a call of attention of 8-bit integers may stand for, in order."""
 GROUP_PARTS = ("first", "second", "third")
 """The matmuls of the same rows that a call may stand for, in order."""
+NORMED_PARTS = ("product", "norm")
+"""The calls that a call of a matmul and the norm of its rows may stand for, in order."""
 RESULT_FORMS = ("plain", "steps", "u8", "i8")
 """How attention of 8-bit integers stores its results: as they are, rounded to multiples of a
 number, or as such multiples in bytes.
@@ -187,6 +191,40 @@ def _grouped_integer_gemm(dtype: str) -> CallSchema:
     )  # fmt: skip
 
 
+def _normed_size(s: Sizes) -> tuple[int, ...]:
+    """Return the size of the matmul or the norm that a call stands for."""
+    (rows, columns), (_, depth) = s.of("y"), s.of("x")
+    return 1, rows, columns, depth if s["part"] == NORMED_PARTS[0] else 1
+
+
+def _normed_integer_gemm(dtype: str) -> CallSchema:
+    """Schema of one ``part`` of ``y = levels(norm(epilogue((x - zero) · w)))``.
+
+    The parts are ``integer_gemm``, which writes the ``middle``, and the layer norm of its rows,
+    whose results are stored as bytes: divided by ``level`` and rounded to even, plus
+    ``level_zero``, between ``low`` and ``high``.  A kernel that computes y from x is launched by
+    the norm, and the matmul launches nothing; both have the same operands.
+    """
+    return CallSchema(
+        "normed_integer_gemm",
+        (
+            _op("x", "M K", dtype), _op("w", "N K", "i8"),
+            _op("x_zero", "one", dtype, optional=True), _op("column_sums", "N", optional=True),
+            _op("inputs", "M N", "chain", many="inputs"), _op("gamma", "N"), _op("beta", "N"),
+            _out("middle", "M N", *DTYPES),
+            _out("y", "M N", *BYTES),
+        ),
+        (
+            choice("part", NORMED_PARTS), flag("shifted"), number("zero", -128, 255),
+            real("epsilon"), choice("rounded_type", BYTES), real("level"),
+            *(replace(real(name), default=0.0) for name in ("level_zero", "low", "high")),
+        ),
+        dtype,
+        chain="required",
+        problem=_normed_size,
+    )  # fmt: skip
+
+
 def _expansion_size(s: Sizes) -> tuple[int, ...]:
     """Return the size of the convolution that a call stands for, as one matmul."""
     *image, depth = s.of("x")
@@ -225,4 +263,4 @@ COMPOSED_CALLS = tuple(
     schema(dtype)
     for schema in (_mlp, _attention_projection, _quantized_attention, _expanded_depthwise)
     for dtype in DTYPES[1:]
-) + tuple(map(_grouped_integer_gemm, BYTES))
+) + tuple(s(dtype) for s in (_grouped_integer_gemm, _normed_integer_gemm) for dtype in BYTES)

@@ -13,6 +13,7 @@ from tracea_graph.kernels.gpu.families import (
     gated_matmul,
     grouped_integers,
     low_rank_matmul,
+    normed_integers,
     quantized_attention,
     row_mlp,
 )
@@ -21,6 +22,7 @@ from tracea_graph.kernels.gpu.row_choice import (
     gated_choices,
     grouped_choices,
     mlp_choices,
+    normed_choices,
     projection_choices,
     rounded_attention_choices,
 )
@@ -35,6 +37,7 @@ COMPOSED: Mapping[str, Any] = MappingProxyType(
         "mlp": row_mlp,
         "gated_gemm": gated_matmul,
         "grouped_integer_gemm": grouped_integers,
+        "normed_integer_gemm": normed_integers,
         "low_rank_gemm": low_rank_matmul,
         "attention_projection": attention_projection,
         "quantized_attention": quantized_attention,
@@ -47,6 +50,7 @@ COMPOSED_CHOICES: Mapping[str, Callable[[Call], list[tuple[Variant, Extent]]]] =
         "mlp": mlp_choices,
         "gated_gemm": gated_choices,
         "grouped_integer_gemm": grouped_choices,
+        "normed_integer_gemm": normed_choices,
         "low_rank_gemm": low_rank_choices,
         "attention_projection": projection_choices,
         "quantized_attention": rounded_attention_choices,

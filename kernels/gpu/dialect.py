@@ -59,6 +59,7 @@ HIP = Dialect(
             "gemm_nbits",
             "gemm_nbits_few",
             "gemm_nbits_one",
+            "gemm_normed_wgmma",
             "gemm_one",
             "gemm_two_of_four",
             "gemm_two_of_four_wgmma",

@@ -194,7 +194,7 @@ def _preferred(t: OperatorTopology) -> tuple[str, ...]:
 _PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "mlp": ("norm", "gemm"), "gated_gemm": ("gemm",), "low_rank_gemm": ("gemm",),
     "attention_projection": ("attention", "gemm"),
-    "grouped_integer_gemm": ("integer_gemm",),
+    "grouped_integer_gemm": ("integer_gemm",), "normed_integer_gemm": ("integer_gemm", "norm"),
     "quantized_attention": ("gemm", "softmax"), "expanded_depthwise": ("conv", "depthwise"),
 })  # fmt: skip
 """Ops of the calls for which one stands that a kernel may compute together."""

@@ -43,6 +43,7 @@ _TASKS: Mapping[str, str] = MappingProxyType(
         "expanded_depthwise": "lines of an image, for some channels after others",
         "gated_gemm": "a tile of the result, of products of both matrices",
         "grouped_integer_gemm": "a tile of the result of one of the matmuls",
+        "normed_integer_gemm": "half of the columns of 64 rows",
         "low_rank_gemm": "half of the columns of 64 rows",
         "mlp": "64 rows for each warpgroup, in turn",
         "squeeze_excite": "a slice of an image's channels",

@@ -20,6 +20,7 @@ _NEEDS = MappingProxyType({
     "mlp": "a product reads whole rows",
     "gated_gemm": "a product reads whole rows",
     "grouped_integer_gemm": "a product reads whole rows",
+    "normed_integer_gemm": "a product reads whole rows",
     "low_rank_gemm": "a product reads whole rows",
     "attention_projection": "a query reads all keys",
     "quantized_attention": "a query reads all keys",

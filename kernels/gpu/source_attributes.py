@@ -21,6 +21,7 @@ SOURCE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "top_k": ("smallest",), "mlp": ("activation",),
     "gated_gemm": ("activation", "layout"), "low_rank_gemm": ("layout1", "layout2", "norm"),
     "grouped_integer_gemm": ("matrices", "summed", "vectors", "shifted"),
+    "normed_integer_gemm": ("shifted", "rounded_type"),
     "expanded_depthwise": ("activation", "strides"), "iota": ("y_type",),
     "resize": ("how", "cubic"), "norm": ("kind", "rounded_type"),
     "depthwise_projection": ("strides", "activation", "levels", "x_type", "zero"),

@@ -11,10 +11,10 @@ __all__ = [
     "FEW_CODED_ROWS", "FEW_KEYS", "FEW_PIXEL_TILES", "FEW_TILES", "GATED_TILES", "H100_SMS",
     "LANE_WINDOWS", "LARGE_WINDOW", "LEAST_FILTERS", "LEAST_MANY", "LEAST_MLP_ROWS",
     "LEAST_SIDE", "LONG_ROWS", "LOW_RANK_TILES", "MANY_PIXELS", "MANY_ROWS", "MANY_SHARED",
-    "MEASURED_BYTES", "MLP_TILES", "MOST_FEW", "MOST_PROJECTION_CLUSTERS", "ONE_CODED_ROW",
-    "ONE_ROW_TILES", "PROMOTED_TILE", "SHARED_W", "SHARED_X", "SHORT", "SPLIT_TILES",
-    "SQUARE_WINDOW", "STRIDED_LANES", "TF32_TILES", "TYPICAL_FEW", "WARPGROUP_TILES",
-    "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile", "OneRow", "WarpgroupTile",
+    "MEASURED_BYTES", "MLP_TILES", "MOST_FEW", "MOST_PROJECTION_CLUSTERS", "NORMED_TILES",
+    "ONE_CODED_ROW", "ONE_ROW_TILES", "PROMOTED_TILE", "SHARED_W", "SHARED_X", "SHORT",
+    "SPLIT_TILES", "SQUARE_WINDOW", "STRIDED_LANES", "TF32_TILES", "TYPICAL_FEW",
+    "WARPGROUP_TILES", "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile", "OneRow", "WarpgroupTile",
     "choose_concurrent_tile", "choose_few_tile", "choose_tile", "choose_warpgroup_tiles",
     "choose_wide_rows", "few_microseconds", "most_few", "one_row_width", "tile_cycles",
 ]  # fmt: skip
@@ -67,6 +67,8 @@ BYTE_TILES: tuple[WarpgroupTile, ...] = (
 and 168 by tiles of 128 × 128 that alternate; 4096 × 3072 × 768 19.4, 20.5 and 23.7 (one H100).
 """
 
+NORMED_TILES = ((96, 6), (128, 4), (192, 3))
+"""Columns of a warpgroup, a quarter of a row's, and stages of a matmul of bytes with a norm."""
 PROMOTED_TILE: WarpgroupTile = (128, 128, 6, 0, SHARED_W)
 """Tile of a matmul of 8-bit floats whose sums are promoted, besides the narrower ones of these."""
 BLOCK_TILES: tuple[WarpgroupTile, ...] = ((256, 64, 5, 0, 0), (128, 64, 8, 0, 0))

@@ -23,6 +23,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     LARGE_WINDOW,
     LOW_RANK_TILES,
     MLP_TILES,
+    NORMED_TILES,
     ONE_CODED_ROW,
     ONE_ROW_TILES,
     PROMOTED_TILE,
@@ -51,9 +52,10 @@ H100, 33.5 by the first; 32 × 112² × 96 by two to 24 takes 37.3 by the first.
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 _OF_BYTES = (("integer_gemm", BYTES), ("integer_conv", BYTES), ("float8_gemm", FLOATS8))
 """Matmuls and convolutions of 8-bit numbers, and the types of their left operands."""
+_WINDOWS_OF_BYTES = ("integer_depthwise", "integer_pool")
 _TILES_OF_BYTES = MappingProxyType({
     "integer_gemm": BYTE_TILES, "integer_conv": CONVOLUTION_TILES,
-    "float8_gemm": (*BYTE_TILES, PROMOTED_TILE),
+    "float8_gemm": (*BYTE_TILES, PROMOTED_TILE), "grouped_integer_gemm": BYTE_TILES,
 })  # fmt: skip
 
 
@@ -151,6 +153,19 @@ def _gated(dtype: str, tile: WarpgroupTile) -> Variant:
     own = _wgmma(dtype, *tile)
     return replace(own, op="gated_gemm", template="gemm_gated_wgmma.cu.in",
                    params={**own.params, "gated": 1})  # fmt: skip
+
+
+def _wgmma_bytes(op: str, dtype: str, tile: WarpgroupTile) -> Variant:
+    """Warpgroup kernel of 8-bit numbers; ``grouped_integer_gemm`` takes ``gemm_grouped``."""
+    how, _, what = op.partition("_")
+    template = f"gemm_{how}_wgmma.cu.in" if "_" in what else f"{what}_bytes_wgmma.cu.in"
+    return replace(_wgmma(dtype, *tile, depth=128), op=op, template=template)
+
+
+def _normed(dtype: str, n: int, stages: int) -> Variant:
+    """Matmul of bytes with a norm behind it: each of a block's warpgroups has n columns."""
+    own = _wgmma_bytes("normed_integer_gemm", dtype, (64, n, stages, 0))
+    return replace(own, tile=f"64x{2 * n}x128x{stages}", params={**own.params, "normed": 1})
 
 
 def _low_rank(dtype: str, n: int, first: int, stages: int) -> Variant:
@@ -358,29 +373,13 @@ VARIANTS = (
         )
     ),
     *(
-        replace(
-            _wgmma(d, *tile, depth=128),
-            op=op,
-            template=f"{op.partition('_')[2]}_bytes_wgmma.cu.in",
-        )
-        for op, types in _OF_BYTES
+        _wgmma_bytes(op, d, t)
+        for op, types in (*_OF_BYTES, ("grouped_integer_gemm", BYTES))
         for d in types
-        for tile in _TILES_OF_BYTES[op]
+        for t in _TILES_OF_BYTES[op]
     ),
-    *(
-        replace(
-            _wgmma(d, *tile, depth=128),
-            op="grouped_integer_gemm",
-            template="gemm_grouped_wgmma.cu.in",
-        )
-        for d in BYTES
-        for tile in BYTE_TILES
-    ),
-    *(
-        Variant(op, d, "window_bytes.cu.in", "256", 256)
-        for op in ("integer_depthwise", "integer_pool")
-        for d in ("u8", "i8")
-    ),
+    *(_normed(d, *tile) for d in BYTES for tile in NORMED_TILES),
+    *(Variant(op, d, "window_bytes.cu.in", "256", 256) for op in _WINDOWS_OF_BYTES for d in BYTES),
     *(v for op in ("depthwise", "pool") for d in ("f32", "f16", "bf16") for v in _windows(op, d)),
     *(_lanes(d, *tile) for d in ("f16", "bf16") for tile in (*LANE_WINDOWS, STRIDED_LANES)),
     *(

@@ -10,6 +10,7 @@ by the sums of w's columns, which are operands of the call; zero points of w are
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -224,25 +225,30 @@ def shared(call: Call, variant: Variant) -> int:
     return warpgroup_matmul.shared(_product(call), variant) + LEVELS * bool(table_of(call))
 
 
-def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    made = launch_without_numbers(call, variant, symbol)
+def launch(
+    call: Call, variant: Variant, symbol: str, more: Sequence[Argument] = ()
+) -> Launch:  # fmt: skip
+    """Return the launch of a call; ``more`` are arguments behind those of a zero point."""
+    made = launch_without_numbers(call, variant, symbol, more)
     numbers = map(f32, epilogue_of(call).values if _is_integer(call) else ())
     return replace(made, arguments=(*made.arguments, *numbers), shared=shared(call, variant))
 
 
-def launch_without_numbers(call: Call, variant: Variant, symbol: str) -> Launch:
-    """Return the launch of a call, without the numbers of its epilogue."""
+def launch_without_numbers(
+    call: Call, variant: Variant, symbol: str, more: Sequence[Argument] = ()
+) -> Launch:  # fmt: skip
+    """Return the launch of a call, without the numbers of its epilogue; see :func:`launch`."""
     named, zero, own = _named(call), list[Argument](), _TYPES[call.dtype]
     if _shifted(call):
         zero = [pointer(named["column_sums"], DType.F32), pointer(named["x_zero"], own),
                 i32(int(call.attributes["zero"]))]  # fmt: skip
     if not _convolves(call):
-        return warpgroup_matmul.launch(_product(call), variant, symbol, zero)
+        return warpgroup_matmul.launch(_product(call), variant, symbol, [*zero, *more])
     p = variant.params
-    maps, more, steps = warpgroup_convolution.operands(
+    maps, windows, steps = warpgroup_convolution.operands(
         _window_call(call), p["m"], p["n"], (own, DType.I8)
     )
     depth = combine("mul", steps, LINE)
     return warpgroup_matmul.launch_over(
-        _product(call), variant, symbol, maps, depth, more, zero
+        _product(call), variant, symbol, maps, depth, windows, zero
     )  # fmt: skip

@@ -100,7 +100,8 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     size, by_depth = int(_TYPES[variant.dtype].size), call.attributes["layout"] == "nk"
     split = variant.dtype == "tf32x3"
     return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), by_depth, size, split,
-                p["depths"] or 1, bool(p["gated"]), p.get("first", 0))  # fmt: skip
+                p["depths"] or 1, bool(p["gated"]), p.get("first", 0),
+                bool(p.get("normed")))  # fmt: skip
 
 
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -381,7 +382,7 @@ def parameters(
         "split": tile.split,
         "instructions": [Instruction(tile.n, tile.split, tile.by_depth)],
         "stage_bytes": tile.stage_bytes,
-        "copied_bytes": tile.a.nbytes + tile.b.nbytes,
+        "copied_bytes": tile.a.nbytes + tile.b.nbytes * (1 + tile.normed),
         "strips_at": tile.strips_at,
         "barriers_at": tile.barriers_at,
         "vectors": vectors_of(call, variant),
@@ -494,13 +495,13 @@ def launch_over(
     rows, cols = named["y"][0].dims[-2:]
     pair = variant.params["pair"]
     tiles_m = combine("ceildiv", rows, tile.m * 2 if pair == SHARED_W else tile.m)
-    across = tile.columns * tile.depths * (1 + (pair == SHARED_X))
+    across = tile.columns * tile.depths * (4 if tile.normed else 1 + (pair == SHARED_X))
     tiles_n = combine("ceildiv", cols, across)
     tiles = combine("mul", tiles_m, tiles_n)
     count = product((*batch, tiles))
-    blocks = combine("mul", count, 2 if pair else tile.depths)
+    blocks = combine("mul", count, 2 if pair else tile.cluster)
     made += [i32(rows), i32(cols), i32(depth), i32(count), i32(tiles_m), divisor(tiles)]
     made += [divisor(combine("mul", tiles_n, _BAND)), *more, constant_buffer_flag(named["w"])]
     taken = shared(call, variant)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made),
-                  persistent=int(tile.depths == 1))  # fmt: skip
+                  persistent=int(tile.cluster == 1))  # fmt: skip

@@ -52,6 +52,10 @@ class Tile:
     gated: bool = False
     first: int = 0
     """Columns of the first of two products that a block computes; its result is a of the next."""
+    normed: bool = False
+    """Whether rows of the result are normalised: both warpgroups have ``n`` columns of the same
+    rows, and two blocks of a cluster have all columns of a row.
+    """
 
     @property
     def columns(self) -> int:
@@ -62,8 +66,18 @@ class Tile:
         return self.n // self.depths // (1 + self.gated)
 
     @property
+    def cluster(self) -> int:
+        """Number of blocks that share the depth, or the rows, of a tile."""
+        return 2 if self.normed else self.depths
+
+    @property
     def received(self) -> int:
-        """Bytes of the sums that a block gets from those that share the depth with it."""
+        """Bytes of the sums that a block gets from those that share the depth with it.
+
+        Where rows are normalised, of the moments of the four warpgroups of a cluster.
+        """
+        if self.normed:
+            return 2 * self.cluster * self.m * 2 * WORD
         return (self.depths - 1) * self.m * self.columns * WORD
 
     @property
@@ -74,7 +88,7 @@ class Tile:
         """
         if self.first:
             return max(self.a.nbytes + self.first * LINE, self.b.nbytes)
-        return self.a.nbytes + self.b.nbytes * (1 + self.split)
+        return self.a.nbytes + self.b.nbytes * (1 + self.split) * (1 + self.normed)
 
     @property
     def barriers(self) -> int:
@@ -84,7 +98,7 @@ class Tile:
     @property
     def all_barriers(self) -> int:
         """Number of barriers, with one for the sums of other blocks, or for what they are."""
-        return self.barriers * self.stages + (self.depths > 1 or self.first > 0)
+        return self.barriers * self.stages + (self.cluster > 1 or self.first > 0)
 
     @property
     def held(self) -> int:
@@ -114,7 +128,7 @@ class Tile:
     @property
     def tall(self) -> int:
         """Number of instructions along the rows that one warpgroup computes."""
-        return self.m // ROWS // (1 if self.pingpong else 2)
+        return self.m // ROWS // (1 if self.pingpong or self.normed else 2)
 
     @property
     def crowded(self) -> bool:

@@ -58,6 +58,7 @@ from tracea_graph.kernels.gpu.lowering.merged_projections import (
     lower_projections,
     projections_of,
 )
+from tracea_graph.kernels.gpu.lowering.normed_integers import fold_norms_of_integers
 from tracea_graph.kernels.gpu.lowering.pack_folding import fold_packs
 from tracea_graph.kernels.gpu.lowering.paged_attention import (
     lower_paged_attention,
@@ -185,6 +186,7 @@ def _written(
     fold_attention_projections(w)
     fold_quantized_attentions(w)
     group_integer_matmuls(w)
+    fold_norms_of_integers(w)
     fold_concatenations(w)
     join_copies(w)
     return w

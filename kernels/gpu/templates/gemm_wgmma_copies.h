@@ -12,6 +12,11 @@
           const i32 tap = quotient(${step}, blocks_c), block = ${step} - tap * (i32)blocks_c.value;
           ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes}${at_w}, w_map, full + ${stage},
                  {block * ${span}, tap, col0${half_n}${", i0" if batch}});
+          //% elif normed
+          UNROLL
+          for (i32 half = 0; half < 2; half++)
+            load_box(ring + ${stage} * ${stage_bytes} + ${a.nbytes} + half * ${b.nbytes}, w_map, full + ${stage},
+                     {${step} * ${span}, col0 + half * ${n}});
           //% elif gated
           UNROLL
           for (i32 panel = 0; panel < ${[b.copies, 2]|max}; panel++)

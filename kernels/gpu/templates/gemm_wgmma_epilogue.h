@@ -1,3 +1,4 @@
+//% set unrolled, normed = unrolled|default(0), normed|default(false)
 //% macro store_pair(to, two)
 //% if rounding
 *(u16*)&${to} = f8_of_halves(gelu_pair(f16_pair(${two}[0], ${two}[1]), ${gelu[0]}, ${gelu[1]}), ${rounding});
@@ -9,6 +10,67 @@ ${to}.at[1] = of_levels[float_bits(${two}[1] - ${table.low} + 0x1.8p23f) & 255u]
 //% else
 set_pair(${to}, ${two}[0], ${two}[1]);
 //% endif
+//% endmacro
+//% macro sum_at()
+sums[i][(${"nth * " ~ wide // 8 if unrolled else "first / 8"} + j${" + " ~ n // 16 if gated}) * 4 + h * 2 + e]
+//%- endmacro
+//% macro next_strips()
+      //% if unrolled
+      //% set moved, left = unrolled * wide // 2, (n - unrolled * wide) // 2
+      //% if normed
+      i32 first_ones[${moved}];
+      UNROLL
+      for (i32 q = 0; q < ${moved}; q++) first_ones[q] = sums[0][q];
+      //% endif
+      UNROLL
+      for (i32 q = 0; q < ${left}; q++) sums[0][q] = sums[0][q + ${moved}];
+      //% if normed
+      UNROLL
+      for (i32 q = 0; q < ${moved}; q++) sums[0][${left} + q] = first_ones[q];
+      //% endif
+      }
+      //% endif
+//% endmacro
+//% macro each_strip()
+      //% if unrolled
+      // ${strips // unrolled} times ${unrolled} strips: code that runs once for each tile takes longer to fetch than to run.
+      // Registers have no index, so sums move to the first ones after each time.
+      ROLLED
+      for (i32 turn = 0; turn < ${strips}; turn += ${unrolled}) {
+      UNROLL
+      for (i32 nth = 0; nth < ${unrolled}; nth++) {
+        const i32 i = 0, of = turn + nth, first = of * ${wide};
+      //% else
+      UNROLL
+      for (i32 of = 0; of < ${tall * strips}; of++) {
+        const i32 i = of / ${strips}, first = of % ${strips} * ${wide};
+      //% endif
+//% endmacro
+//% macro store_strip(y, per, rounds, runs)
+        sync_warp();
+        if (whole_${y.name}) {
+          UNROLL
+          for (i32 p = 0; p < ${rounds}; p++) {
+            const i32 row = top + lane / ${runs} + p * ${32 // runs}, col = left + lane % ${runs} * ${per};
+            if (row < rows && col < cols)
+              *(chunk*)(${y.name} + (row * ${y.name}_row + col)) =
+                  *(const chunk*)(ring + (runs${y.size} ^ ${y.round}));
+          }
+        } else {
+          //% if shifted
+          store_window(top, of % ${strips});
+          if (of % ${strips} == ${strips - 1}) store_window(top, ${strips});
+          //% else
+          UNROLL_FOUR  // so that stores do not wait for the load of one element each
+          for (i32 k = 0; k < ${y.wide // 2}; k++) {
+            const i32 row = k / ${y.wide // 32}, col = lane + k % ${y.wide // 32} * 32, run = col / ${per};
+            if (top + row < rows && left + col < cols)
+              ${y.name}[(i64)(top + row) * ${y.name}_row + left + col] =
+                  ((const ${y.element}*)(ring + strip + ${y.layout.expression("row", "run")}))[col % ${per}];
+          }
+          //% endif
+        }
+        sync_warp();
 //% endmacro
       //% if counted
       float totals[${tall}][2] = {}, squares[${tall}][2] = {};
@@ -53,20 +115,7 @@ set_pair(${to}, ${two}[0], ${two}[1]);
       //% endif
       // 16 rows and ${wide} columns of a warp at a time: tensors turn from runs into fragments and back
       // in shared memory.
-      //% set unrolled = unrolled|default(0)
-      //% if unrolled
-      // ${strips // unrolled} times ${unrolled} strips: code that runs once for each tile takes longer to fetch than to run.
-      // Registers have no index, so sums move to the first ones after each time.
-      ROLLED
-      for (i32 turn = 0; turn < ${strips}; turn += ${unrolled}) {
-      UNROLL
-      for (i32 nth = 0; nth < ${unrolled}; nth++) {
-        const i32 i = 0, of = turn + nth, first = of * ${wide};
-      //% else
-      UNROLL
-      for (i32 of = 0; of < ${tall * strips}; of++) {
-        const i32 i = of / ${strips}, first = of % ${strips} * ${wide};
-      //% endif
+${each_strip()|trim("\n")}
         const i32 top = row_of + i * 64, left = col0 + first;
         //% for e in sizes
         //% if crowded
@@ -118,7 +167,7 @@ set_pair(${to}, ${two}[0], ${two}[1]);
         //% endfor
         // Results are stored when all are made, so that no load waits for a store, if registers suffice.
         //% set at_once = 1 if crowded or shifted else 0
-        //% for y in written[at_once:]
+        //% for y in written[at_once:] if not normed
         pair<${y.element}> made_${y.name}[${wide // 8}][2];
         //% endfor
         //% if norm != "none"
@@ -141,7 +190,7 @@ set_pair(${to}, ${two}[0], ${two}[1]);
             //% endfor
             UNROLL
             for (i32 e = 0; e < 2; e++)
-              //% set sum = "sums[i][(" ~ ("nth * " ~ wide // 8 if unrolled else "first / 8") ~ " + j" ~ (" + " ~ n // 16 if gated) ~ ") * 4 + h * 2 + e]"
+              //% set sum = sum_at()
               //% if integers
               //% set sum = "(float)(" ~ sum ~ (" - at_column_sums.at[e]" if zero_point else "") ~ ")"
               //% elif blocks_of
@@ -166,6 +215,10 @@ set_pair(${to}, ${two}[0], ${two}[1]);
                     //% for y in written
                     two_${y.name}[e]${"," if not loop.last else ");"}
                     //% endfor
+            //% if normed
+            UNROLL
+            for (i32 e = 0; e < 2; e++) ${sum_at()} = (i32)float_bits(two_${y.name}[e]);  // normalised later
+            //% else
             //% if counted
             totals[i][h] += two_${y.name}[0] + two_${y.name}[1];
             squares[i][h] = fmaf(two_${y.name}[0], two_${y.name}[0],
@@ -186,8 +239,12 @@ set_pair(${to}, ${two}[0], ${two}[1]);
             //% if at_once
             ${store_pair("*(pair<" ~ y.element ~ ">*)(ring + (pairs" ~ y.size ~ " ^ " ~ y.pair ~ "))", "two_" ~ y.name)}
             //% endif
+            //% endif
           }
         }
+        //% if normed
+        sync_warp();  // all have read this strip
+        //% else
         //% for y in written
         //% set per, rounds, runs = 16 // y.size, y.rounds, y.runs
         //% if not (at_once and loop.first)
@@ -197,36 +254,13 @@ set_pair(${to}, ${two}[0], ${two}[1]);
           for (i32 h = 0; h < 2; h++)
             *(pair<${y.element}>*)(ring + (pairs${y.size} ^ ${y.pair})) = made_${y.name}[j][h];
         //% endif
-        sync_warp();
-        if (whole_${y.name}) {
-          UNROLL
-          for (i32 p = 0; p < ${rounds}; p++) {
-            const i32 row = top + lane / ${runs} + p * ${32 // runs}, col = left + lane % ${runs} * ${per};
-            if (row < rows && col < cols)
-              *(chunk*)(${y.name} + (row * ${y.name}_row + col)) =
-                  *(const chunk*)(ring + (runs${y.size} ^ ${y.round}));
-          }
-        } else {
-          //% if shifted
-          store_window(top, of % ${strips});
-          if (of % ${strips} == ${strips - 1}) store_window(top, ${strips});
-          //% else
-          UNROLL_FOUR  // so that stores do not wait for the load of one element each
-          for (i32 k = 0; k < ${y.wide // 2}; k++) {
-            const i32 row = k / ${y.wide // 32}, col = lane + k % ${y.wide // 32} * 32, run = col / ${per};
-            if (top + row < rows && left + col < cols)
-              ${y.name}[(i64)(top + row) * ${y.name}_row + left + col] =
-                  ((const ${y.element}*)(ring + strip + ${y.layout.expression("row", "run")}))[col % ${per}];
-          }
-          //% endif
-        }
-        sync_warp();
+${store_strip(y, per, rounds, runs)|trim("\n")}
         //% endfor
+        //% endif
       }
-      //% if unrolled
-      UNROLL
-      for (i32 q = 0; q < ${(n - unrolled * wide) // 2}; q++) sums[0][q] = sums[0][q + ${unrolled * wide // 2}];
-      }
+${next_strips()|trim("\n")}
+      //% if normed
+//% include "gemm_wgmma_norm.h"
       //% endif
       //% if counted
       UNROLL

@@ -1,7 +1,7 @@
       //% for t in read + written
       const bool whole_${t.name} = in_chunks<${t.size}>(${t.name}, ${t.name}_row, cols, col0 + ${own_n} > cols);
       //% endfor
-      const i32 row_of = row0 + ${"" if pingpong else "group * " ~ 64 * tall ~ " + "}warp * 16;
+      const i32 row_of = row0 + ${"" if pingpong or normed else "group * " ~ 64 * tall ~ " + "}warp * 16;
       // What the epilogue reads is asked for before the products are waited for.
       //% for v in vectors
       ${v.element} ahead_${v.name}[${(own_n + 127) // 128}];

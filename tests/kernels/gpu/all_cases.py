@@ -23,6 +23,7 @@ from tests.kernels.gpu import (
     low_rank_cases,
     mlp_cases,
     nbits_cases,
+    normed_cases,
     projection_cases,
     quantized_cases,
     sparse_cases,
@@ -509,6 +510,6 @@ CASES = (
     *sparse_cases.CASES, *mlp_cases.CASES, *projection_cases.CASES, *indexed_cases.CASES,
     *gated_cases.CASES, *low_rank_cases.CASES, *quantized_cases.CASES, *line_cases.CASES,
     *float8_cases.CASES, *window_cases.CASES, *concat_cases.CASES,
-    *expansion_cases.CASES, *grouped_cases.CASES,
+    *expansion_cases.CASES, *grouped_cases.CASES, *normed_cases.CASES,
     *volume_cases.CASES,
 )  # fmt: skip

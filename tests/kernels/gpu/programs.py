@@ -21,6 +21,7 @@ from tracea_graph.kernels.gpu.lowering.gate_folding import fold_gates
 from tracea_graph.kernels.gpu.lowering.grouped_integers import group_integer_matmuls
 from tracea_graph.kernels.gpu.lowering.joined_copies import join_copies
 from tracea_graph.kernels.gpu.lowering.lower import lower_op
+from tracea_graph.kernels.gpu.lowering.normed_integers import fold_norms_of_integers
 from tracea_graph.kernels.gpu.lowering.pack_folding import fold_packs
 from tracea_graph.kernels.gpu.lowering.program_writer import GpuProgramWriter
 from tracea_graph.kernels.gpu.lowering.quantized_attention import fold_quantized_attentions
@@ -62,6 +63,7 @@ def program_of(
     fold_gates(w)
     fold_quantized_attentions(w)
     group_integer_matmuls(w)
+    fold_norms_of_integers(w)
     fold_concatenations(w)
     join_copies(w)
     return w.done({}, sizes)
