@@ -29,6 +29,7 @@ from tests.gpu import (
     timing_lines,
     timing_low_rank,
     timing_matmuls,
+    timing_normed,
     timing_others,
 )
 from tests.gpu.device import Device, Loaded, checked
@@ -49,6 +50,7 @@ LINE = 64
 ROWS = (
     *timing_attention.ROWS, *timing_others.ROWS, *timing_matmuls.ROWS, *timing_images.ROWS,
     *timing_caches.ROWS, *timing_lines.ROWS, *timing_low_rank.ROWS,
+    *timing_normed.ROWS,
 )  # fmt: skip
 
 
