@@ -22,7 +22,8 @@ _TAKE_ROWS_APART = ("conv", "gemm", "depthwise", "pool", "resize", "elementwise"
 """Calls whose kernels take and store rows that are apart."""
 _RUN = 16
 """Bytes by which columns must be aligned in a concatenation, for kernels that copy such runs."""
-_MOST_AXES = 6
+_MOST_AXES = 7
+"""Maximum axes of a call whose rows are divided: those of an interleaved volume."""
 
 
 @dataclass(frozen=True)

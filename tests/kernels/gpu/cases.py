@@ -741,6 +741,8 @@ def _moves() -> Iterator[Case]:
     yield Case("copy of pairs", copy(DType.F16, (3, 5, 2, 90), late=2), run)
     yield Case("copy of long rows", copy(DType.U8, (2, 700), late=3), run)
     yield Case("copy repeated", copy(DType.F32, (3, 9), repeat=True), run)
+    axes = copy(DType.F16, (2, 2, 3, 2, 2, 2, 16), (0, 3, 1, 4, 2, 5, 6))
+    yield Case("copy of seven axes", axes, run)
     yield Case("turn heads", copy(DType.F16, (2, 3, 33, 5), (0, 2, 1, 3)), run)
     yield Case("turn keys", copy(DType.F16, (2, 3, 40, 33), (0, 3, 1, 2)), turn)
     yield Case("turn first", copy(DType.F32, (34, 3, 40), (2, 1, 0)), turn)
