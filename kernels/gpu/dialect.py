@@ -55,6 +55,7 @@ HIP = Dialect(
             "gemm_few",
             "gemm_gated_wgmma",
             "gemm_grouped_wgmma",
+            "gemm_low_rank_depth_wgmma",
             "gemm_low_rank_wgmma",
             "gemm_nbits",
             "gemm_nbits_few",

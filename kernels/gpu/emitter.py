@@ -153,6 +153,7 @@ _FAMILIES: Mapping[str, Family] = MappingProxyType(
         "mlp.cu.in": row_mlp,
         "gemm_gated_wgmma.cu.in": gated_matmul,
         "gemm_grouped_wgmma.cu.in": grouped_integers,
+        "gemm_low_rank_depth_wgmma.cu.in": low_rank_matmul,
         "gemm_low_rank_wgmma.cu.in": low_rank_matmul,
         "gemm_normed_wgmma.cu.in": normed_integers,
         "recurrent.cu.in": recurrent_cells,

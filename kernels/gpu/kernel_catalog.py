@@ -215,6 +215,7 @@ _WHY = MappingProxyType(
         "attention_quantized.cu.in": "few keys: a block holds all scores of 64 queries at once",
         "attention_quantized_many.cu.in": "more keys: scores are computed twice, tile by tile",
         "depthwise_expanded.cu.in": "expanded pixels stay in shared memory",
+        "gemm_low_rank_depth_wgmma.cu.in": "many rows, and a cluster shares a long depth",
         "gemm_low_rank_wgmma.cu.in": "many rows, and a cluster holds what is between the products",
         "gemm_gated_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "gemm_grouped_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",

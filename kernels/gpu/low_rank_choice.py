@@ -27,20 +27,25 @@ _WARPGROUPS = 4
 """Warpgroups of a cluster, which share the columns of the result."""
 _LEAST_ROWS, _MOST_ROWS = 3072, _ROWS * _CLUSTERS
 """Fewest rows, of which clusters fill an H100, and most of one wave."""
-_START = 2.15
-_TIMES: Mapping[tuple[int, int], tuple[float, float]] = MappingProxyType({
-    (192, 64): (0.0051, 0.0133), (128, 64): (0.0035, 0.0157), (192, 128): (0.0057, 0.0193),
-    (128, 128): (0.0056, 0.0211),
+_START = 2.8
+_TIMES: Mapping[tuple[int, int, bool], tuple[float, float]] = MappingProxyType({
+    (192, 128, True): (0.0022, 0.0142), (128, 128, True): (0.0022, 0.0163),
+    (192, 64, True): (0.00145, 0.0110), (128, 64, True): (0.00145, 0.0136),
+    (192, 64, False): (0.0035, 0.0115), (128, 64, False): (0.0025, 0.0137),
+    (192, 128, False): (0.0055, 0.0193), (128, 128, False): (0.0054, 0.0211),
 })  # fmt: skip
 """Microseconds of a wave of clusters; of a number along the depth, and of a column of a
-warpgroup's results, by the columns of a tile and those of the first product of a block.
+warpgroup's results, by the columns of a tile, those of the first product of a block, and whether
+a block computes half of its depth.
 """
+_BEYOND = 0.00003
+"""Microseconds of a number along the depth for each column beyond the rank that is copied."""
 _CYCLES, _TWO, _GAIN = 1755, 2.6, 1.05
 """Cycles of a microsecond, what two launches take besides the modelled cycles of both, and the
 factor by which they must be slower.
 
 All are fitted to BERT-base's and MiniLM's matmuls by ranks of 64 to 256
-(``python -m tests.gpu.timing "low rank"``, one H100).
+(``python -m tests.gpu.timing "low rank"``, one H100 and one H200).
 """
 
 
@@ -55,10 +60,10 @@ def low_rank_choices(call: Call) -> list[tuple[Variant, Extent]]:
             and not low_rank_matmul.refusal(call, v)]  # fmt: skip
     if not able:
         return []
-    best = min(able, key=lambda v: _one(v, 1, columns, depth))
+    best = min(able, key=lambda v: _one(v, 1, *sizes))
 
     def pays(height: int) -> bool:
-        one = _one(best, height, columns, depth)
+        one = _one(best, height, *sizes)
         return _GAIN * one < _two(height, *sizes)
 
     if isinstance(rows, int):
@@ -69,10 +74,12 @@ def low_rank_choices(call: Call) -> list[tuple[Variant, Extent]]:
     return [(best, combine("min", within, combine("sub", rows, _LEAST_ROWS - 1)))]
 
 
-def _one(variant: Variant, rows: int, columns: int, depth: int) -> float:
+def _one(variant: Variant, rows: int, columns: int, depth: int, rank: int) -> float:
     """Return the modelled µs of one launch."""
     n, waves = variant.params["n"], ceil(ceil(rows / _ROWS) / _CLUSTERS)
-    per_step, per_column = _TIMES[n, variant.params["first"]]
+    alone = bool(variant.params["half_depth"])
+    per_step, per_column = _TIMES[n, variant.params["first"], alone]
+    per_step += 0.0 if alone else -rank % LEAST_SIDE * _BEYOND
     own = ceil(ceil(columns / n) / _WARPGROUPS) * n  # of a warpgroup, one tile after another
     return waves * (_START + depth * per_step + own * per_column)
 

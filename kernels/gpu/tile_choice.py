@@ -46,11 +46,12 @@ GATED_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0, 0), (128, 192, 5, 0, 0), (128, 128, 6, 1, 0), (128, 128, 6, 0, 0),
 )  # fmt: skip
 """Tiles of a gate and the matmul that it multiplies, half of the columns each."""
-LOW_RANK_TILES: tuple[tuple[int, int, int], ...] = (
-    (192, 64, 6), (128, 64, 10), (192, 128, 6), (128, 128, 6),
+LOW_RANK_TILES: tuple[tuple[int, int, int, int], ...] = (
+    (192, 64, 6, 0), (128, 64, 10, 0), (192, 128, 6, 0), (128, 128, 6, 0),
+    (192, 128, 7, 1), (128, 128, 7, 1), (192, 64, 8, 1), (128, 64, 12, 1),
 )  # fmt: skip
 """Tiles of two matmuls by factors of a matrix: columns of a tile, those of the first product that
-a block of two computes, and stages.
+a block of two computes, stages, and 1 if a block computes half of the depth, not of the columns.
 """
 TF32_TILES = tuple(tile for tile in CONVOLUTION_TILES if not tile[3])
 """Tiles of a matmul of tf32 numbers.  None alternate: float32 epilogues need the registers."""

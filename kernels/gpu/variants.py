@@ -141,8 +141,7 @@ def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int = 0
 
 def _grouped(dtype: str, threads: int, cluster: int) -> Variant:
     """Attention to caches by tensor cores: tiles of 16 queries, whose keys blocks share."""
-    params, tile = {"cluster": cluster}, f"16x{threads}x{cluster}"
-    needs = ("clusters",)
+    params, tile, needs = {"cluster": cluster}, f"16x{threads}x{cluster}", ("clusters",)
     return Variant(
         "attention_cached", dtype, "attention_grouped.cu.in", tile, threads, params, needs
     )
@@ -168,11 +167,12 @@ def _normed(dtype: str, n: int, stages: int) -> Variant:
     return replace(own, tile=f"64x{2 * n}x128x{stages}", params={**own.params, "normed": 1})
 
 
-def _low_rank(dtype: str, n: int, first: int, stages: int) -> Variant:
+def _low_rank(dtype: str, n: int, first: int, stages: int, half: int) -> Variant:
     """Two matmuls by factors, 64 rows and n columns at a time, ``first`` of the first one."""
-    own, tile = _wgmma(dtype, 64, n, stages, 1), f"64x{n}x{first}x{stages}"
-    return replace(own, op="low_rank_gemm", template="gemm_low_rank_wgmma.cu.in", tile=tile,
-                   params={**own.params, "first": first})  # fmt: skip
+    own, tile = _wgmma(dtype, 64, n, stages, 1), f"64x{n}x{first}x{stages}{'x2' * half}"
+    params = {**own.params, "first": first, "half_depth": half}
+    template = f"gemm_low_rank{'_depth' * half}_wgmma.cu.in"
+    return replace(own, op="low_rank_gemm", template=template, tile=tile, params=params)
 
 
 def _two_of_four(dtype: str, m: int, n: int, stages: int, wm: int, wn: int) -> Variant:

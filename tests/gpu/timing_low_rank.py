@@ -14,20 +14,21 @@ from tracea_graph.ops.chain import Chain
 
 __all__ = ["ROWS"]
 
-_RANKS = (64, 128, 192, 256)
+_RANKS = (64, 96, 128, 192, 256)
 _SIZES: tuple[tuple[int, int, Chain | None], ...] = (
     (768, 768, RESIDUAL), (3072, 768, GELU), (768, 3072, RESIDUAL), (384, 384, RESIDUAL),
-    (1536, 384, GELU), (384, 1536, RESIDUAL),
+    (1536, 384, GELU), (384, 1536, RESIDUAL), (2304, 768, None), (1024, 4096, RESIDUAL),
 )  # fmt: skip
-"""Columns, depth and epilogue of BERT-base's and MiniLM's matmuls."""
+"""Columns, depth and epilogue of BERT-base's, MiniLM's, GPT-2's and BERT-large's matmuls."""
 _HEIGHTS = (1024, 2048, 8192)
 
 
 def _tiles(rank: int) -> tuple[str, ...]:
     """Return the tiles that suit a rank; the last kernels are two launches."""
-    first = 64 if rank <= 128 else 128
-    return *(f"64x{wide}x{own}x{stages}" for wide, own, stages in LOW_RANK_TILES
-             if own == first), CHOSEN  # fmt: skip
+    first, halved = 64 if rank <= 128 else 128, 64 if rank <= 64 else 128 if rank <= 128 else 0
+    return *(f"64x{wide}x{own}x{stages}{'x2' * half_depth}"
+             for wide, own, stages, half_depth in LOW_RANK_TILES
+             if own == (halved if half_depth else first)), CHOSEN  # fmt: skip
 
 
 def _pair(m: int, n: int, k: int, rank: int, chain: Chain | None) -> Row:

@@ -40,6 +40,8 @@ __all__ = ["launch", "name", "parameters", "part_of", "refusal", "shared", "with
 
 _BLOCKS = 2
 """Blocks of a cluster."""
+_GROUP = 8
+"""Rows that tensor cores address as one group."""
 _NORM = ("norm", "epsilon")
 _WIDEST_READ = 192
 """Maximum columns of a tile whose epilogue reads a matrix."""
@@ -55,6 +57,16 @@ class FirstVector:
 
 def _named(call: Call) -> dict[str, Any]:
     return dict(CALLS.of(call).named(call))
+
+
+def _half_depth(variant: Variant) -> bool:
+    """Whether a block computes half of the first product's depth, and not of its columns."""
+    return bool(variant.params.get("half_depth"))
+
+
+def _columns(variant: Variant) -> int:
+    """Return the columns of the first product that a cluster computes."""
+    return variant.params["first"] * (1 if _half_depth(variant) else _BLOCKS)
 
 
 def part_of(call: Call) -> Call:
@@ -94,7 +106,7 @@ def with_sizes(skeleton: Call, call: Call) -> Call:
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
     named = _named(call)
-    rank, most = named["middle"].dims[-1], _BLOCKS * variant.params["first"]
+    rank, most = named["middle"].dims[-1], _columns(variant)
     if not isinstance(rank, int) or rank > most:
         return f"the rank is above {most}"
     if named["x"].buffer.kind != "temp":  # the first part could not know which kernel is launched
@@ -141,6 +153,17 @@ def _operand(call: Call, variant: Variant) -> MatrixOperand:
     return MatrixOperand(variant.params["first"], ROWS, call.attributes["layout1"] == "nk")
 
 
+def _box(call: Call, variant: Variant, rank: int) -> tuple[int, int]:
+    """Return the rows and columns of w1 that one copy transfers.
+
+    A copy takes as long for rows beyond the rank as for others, or longer: there are few of them.
+    """
+    high, wide = _operand(call, variant).box
+    if call.attributes["layout1"] == "kn":
+        return high, wide
+    return min(high, -(-rank // _GROUP) * _GROUP) if _half_depth(variant) else ROWS, wide
+
+
 @cache
 def _proved(a: MatrixOperand, w1: MatrixOperand) -> MatrixOperand:
     """Prove that products read what was copied and stored; raises GraphError otherwise."""
@@ -176,11 +199,12 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
     if call.attributes["part"] == LOW_RANK_PARTS[0]:
         return Launch(symbol, (0, 1, 1), variant.threads, taken, ())
     named, (first, second), own = _named(call), _products(call), TYPES[call.dtype]
-    tile, w1 = warpgroup_matmul.shared_layout(second, variant), _operand(call, variant)
-    height, width = tile.a.box
+    (rows, depth), rank = named["x"].dims, named["middle"].dims[-1]
+    tile, cols = warpgroup_matmul.shared_layout(second, variant), named["y"][0].dims[-1]
+    (height, width), alone = tile.a.box, _half_depth(variant)
     made = [
-        tensor_map(named["x"], own, (height // _BLOCKS, width)),
-        tensor_map(named["w1"], own, w1.box),
+        tensor_map(named["x"], own, (height if alone else height // _BLOCKS, width)),
+        tensor_map(named["w1"], own, _box(call, variant, rank)),
         tensor_map(named["w2"], own, tile.b.box),
     ]
     for one in _first_vectors(call, variant):
@@ -190,10 +214,6 @@ def launch(call: Call, variant: Variant, symbol: str) -> Launch:
         made += [f32(1.0 / int(named["x"].dims[-1])), f32(float(call.attributes["epsilon"]))]
         made += warpgroup_matmul.sum_arguments(first)
     made += warpgroup_matmul.epilogue_arguments(second) + warpgroup_matmul.sum_arguments(second)
-    (rows, depth), (rank, cols) = (
-        named["x"].dims,
-        (named["middle"].dims[-1], named["y"][0].dims[-1]),
-    )
     made += [*map(i32, (rows, cols, depth, rank)), constant_buffer_flag(named["w1"])]
     blocks = combine("mul", combine("ceildiv", rows, tile.m), _BLOCKS)
     return Launch(symbol, (blocks, 1, 1), variant.threads, taken, tuple(made))

@@ -56,6 +56,8 @@ class Tile:
     """Whether rows of the result are normalised: both warpgroups have ``n`` columns of the same
     rows, and two blocks of a cluster have all columns of a row.
     """
+    half_depth: bool = False
+    """Whether a block computes half of the first product's depth, and not half of its columns."""
 
     @property
     def columns(self) -> int:
@@ -123,7 +125,8 @@ class Tile:
     @property
     def ring(self) -> Ring:
         """The stages of both warpgroups, or of one where each has its own."""
-        return Ring(self.stages // 2 if self.first else self.stages, BarrierMode.MBARRIER)
+        alone = self.first and not self.half_depth
+        return Ring(self.stages // 2 if alone else self.stages, BarrierMode.MBARRIER)
 
     @property
     def tall(self) -> int:
@@ -138,7 +141,7 @@ class Tile:
     @property
     def middle(self) -> int:
         """Bytes of the result of the first of two products, those of two blocks."""
-        return 2 * self.m * self.first * self.size
+        return self.m * self.first * self.size * (1 if self.half_depth else 2)
 
     @property
     def strips_at(self) -> int:

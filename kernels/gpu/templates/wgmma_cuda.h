@@ -115,6 +115,9 @@ DEV void sync_cluster() {  // call after show_barriers
   asm volatile(
       "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// The two halves of sync_cluster: what is between them need not wait for blocks that begin later.
+DEV void arrive_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEV void wait_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // Ends a block that others of the cluster arrive at, or copy from: what it did there is done.
 DEV void leave_cluster() {
   asm volatile(

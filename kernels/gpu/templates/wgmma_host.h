@@ -204,6 +204,8 @@ DEV void load_pixels(void* to, const tensor_map& m, u64* b, const i32 (&at)[5], 
 // ---- clusters and distributed shared memory
 DEV i32 cluster_rank() { return machine.rank(); }
 DEV void sync_cluster() { machine.meet_block(true); }
+DEV void arrive_cluster() { machine.meet_block(true); }
+DEV void wait_cluster() {}
 DEV void leave_cluster() { machine.meet_block(true); }
 DEV void arrive_at_rank(u64* at, i32 rank) { arrive_at((u64*)in_block(rank, at)); }
 // Stores four floats at the same offset in another block; its mbarrier counts the bytes.

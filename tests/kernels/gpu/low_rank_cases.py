@@ -125,6 +125,20 @@ def _cases() -> Iterator[Case]:
                                     summed=2), large[1:], needs)  # fmt: skip
     many = pair(f16, 80, 384, 136, 112, "kn nk", NORMED, summed=2)
     yield Case("low rank vectors", many, small[:1], needs)
+    deep = "64x192x128x7x2", "64x128x128x7x2", "64x192x64x8x2", "64x128x64x12x2"
+    yield Case("low rank deep", pair(f16, 150, 712, 1000, 128, chain=RESIDUAL), deep[:2], needs)
+    yield Case("low rank deep 64 gelu", pair(f16, 65, 1032, 2000, 64, "nk nk", GELU), deep, needs)
+    yield Case("low rank deep 80 nk", pair(bf16, 129, 264, 72, 80, "nk nk"), deep[:2], needs)
+    yield Case("low rank deep 40", pair(f16, 70, 640, 48, 40, "nk kn", bias=False), deep[2:],
+               needs)  # fmt: skip
+    yield Case("low rank deep norm", pair(f16, 100, 384, 384, 128, "nk kn", RESIDUAL, norm="layer",
+                                          read=2, summed=2), deep[:1], needs)  # fmt: skip
+    yield Case("low rank deep rms", pair(f16, 70, 256, 192, 104, "kn nk", norm="rms", read=3,
+                                         summed=2), deep[1:2], needs)  # fmt: skip
+    yield Case("low rank deep vectors", pair(f16, 80, 384, 136, 112, "kn nk", NORMED, summed=2),
+               deep[:1], needs)  # fmt: skip
+    yield Case("low rank deep infinity", pair(f16, 66, 136, 72, 24, "nk nk", odd=True), deep[2:3],
+               needs)  # fmt: skip
     yield Case("low rank infinity", pair(f16, 66, 136, 72, 24, odd=True), small[:1], needs)
 
 

@@ -119,8 +119,20 @@ def test_why_a_kernel_computes_no_pair(sizes: tuple[int, int, int, int], why: st
     assert low_rank_choices(call) == []
 
 
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [((768, 3072, 128), "64x192x128x7x2"), ((768, 768, 96), "64x192x128x7x2"),
+     ((768, 3072, 48), "64x192x64x8x2"), ((1024, 4096, 128), "64x128x128x7x2"),
+     ((384, 384, 128), "64x128x64x10"), ((768, 3072, 256), "")],
+)  # fmt: skip
+def test_tiles_follow_the_depth_and_the_rank(sizes: tuple[int, int, int], tile: str) -> None:
+    """At these sizes the fastest kernels of one H200; "" is that of two launches."""
+    call, _ = pair(DType.F16, 4096, *sizes, "nk nk", pad=0)(Memory(), np.random.default_rng(0))
+    assert [one.tile for one, _ in low_rank_choices(call)] == [tile] * bool(tile)
+
+
 @pytest.mark.compiler
-@pytest.mark.parametrize("name", ["low rank norm", "low rank 256"])
+@pytest.mark.parametrize("name", ["low rank norm", "low rank 256", "low rank deep norm"])
 def test_products_of_warpgroups_spill_nothing(name: str) -> None:
     call, variant, target = made(NAMED[name], "sm_90a")
     (built,) = compile_sources([emit_kernel(call, variant, target)], ["sm_90a"])
