@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from tests.onnx_io.samples import I64, model, node, read, run, tensor, value
 from tracea_graph.check.input_feeds import synthesize_inputs
@@ -86,6 +87,22 @@ def test_two_symbols_share_a_bound(tmp_path: Path) -> None:
     (timed,), _ = choose_bindings(loaded.graph, (), loaded.inputs)
     assert (timed.symbols["past"], timed.symbols["sequence"]) == (20, 20)
     assert timed.notes[0].startswith("past = 20 and sequence = 20: ")
+    run(tmp_path / "m.onnx", synthesize_inputs(loaded.graph, timed))
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_positions_that_an_embedding_counts_are_rows_of_its_table(
+    own: bool, tmp_path: Path
+) -> None:
+    ids = f"x _ words rows _ ones ones _ {'x' if own else ''}"
+    nodes = [node("EmbedLayerNormalization", ids, "y mask", domain="com.microsoft")]
+    constants = [*NUMBERS, tensor("ones", np.ones(8))]
+    inputs = [value("x", ["batch", "sequence"], TensorProto.INT32)]
+    proto = model(nodes, inputs, [value("y", None)], constants)
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    loaded = read(proto, tmp_path)
+    (timed,), _ = choose_bindings(loaded.graph, (), loaded.inputs)
+    assert timed.symbols["sequence"] == (128 if own else 40)
     run(tmp_path / "m.onnx", synthesize_inputs(loaded.graph, timed))
 
 

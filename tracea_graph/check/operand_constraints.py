@@ -164,6 +164,7 @@ INDEX: Mapping[tuple[str, int], ExclusiveLimit] = MappingProxyType(
         ("GatherBlockQuantized", 1): _dim(0),
         ("EmbedLayerNormalization", 0): _dim(2),
         ("EmbedLayerNormalization", 1): _dim(4),
+        ("EmbedLayerNormalization", 8): _dim(3),
         ("BitShift", 1): lambda graph, region, dims: 8,
     }
 )

@@ -1,9 +1,10 @@
 """Derive size limits from a model's constants, such as the rows of a position table.
 
-A constant limits a symbol in three ways, found by following sizes and integers forwards:
+A constant limits a symbol in these ways, found by following sizes and integers forwards:
 
     Slice(table [1, 77], :sequence)  →  [1, min(sequence, 77)], added to [batch, sequence, …]
     Gather(table [512, 768], Range(0, past + sequence)[past:])     its largest index < 512
+    EmbedLayerNormalization(ids [batch, sequence], …, table [512, 768])       sequence ≤ 512
     Add(x [batch, tokens, 768], table [1, 197, 768])               tokens = 197
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, permutations
 from types import MappingProxyType
 
 from tracea_graph.check.input_constraints import small_constant_integers
@@ -46,7 +47,8 @@ def known_size_limits(graph: TileGraph) -> tuple[SizeLimit, ...]:
         top = _highest(graph, region, highest)
         if top is not None:
             highest[region.results[0]] = top
-        for limit in (*_clipped(graph, region), *_indexed(graph, region, highest)):
+        indexed = _indexed(graph, region, highest)
+        for limit in chain(_clipped(graph, region), indexed, _embedded(graph, region)):
             if next(symbols_of(limit.extent), None) is not None:
                 found.setdefault((limit.extent, limit.most), limit)
     return tuple(found.values())
@@ -160,8 +162,21 @@ def _indexed(
     if top is None or not isinstance(axis, int) or not weight.shape:
         return
     rows = weight.shape[axis]
-    why = f"the table {weight.name!r} has {rows} rows"
-    yield SizeLimit(combine("add", top, 1), rows, why)
+    yield SizeLimit(combine("add", top, 1), rows, _has_rows(weight.name, rows))
+
+
+def _embedded(graph: TileGraph, region: Region) -> Iterator[SizeLimit]:
+    """Return the limit on the number of words, if their positions are counted from 0."""
+    if region.op != "com.microsoft::EmbedLayerNormalization" or any(region.operands[8:9]):
+        return
+    shape, weight = graph.spec(region.operands[0]).shape, graph.weight(region.operands[3])
+    if shape is not None and len(shape) == 2 and weight is not None and weight.shape:
+        rows = weight.shape[0]
+        yield SizeLimit(shape[1], rows, _has_rows(weight.name, rows))
+
+
+def _has_rows(table: str, rows: int) -> str:
+    return f"the table {table!r} has {rows} rows"
 
 
 Top = Callable[[TileGraph, Region, Mapping[str, Extent]], Extent | None]
