@@ -45,8 +45,8 @@ def render_profile(profile: Profile, verbosity: int = 0) -> RenderableType:
 
 
 def _parts(profile: Profile, verbosity: int) -> Iterator[RenderableType]:
-    spare = {"GFLOP/s": 3, "GB/s": 3, "of limit": 1, "before": 5, "after": 4}
-    figures = ("µs", "share", "GFLOP/s", "of peak", "GB/s", "of limit", "before", "after")
+    spare = {"GFLOP/s": 3, "GB/s": 3, "of bandwidth": 1, "before": 5, "after": 4}
+    figures = ("µs", "share", "GFLOP/s", "of peak", "GB/s", "of bandwidth", "before", "after")
     columns = [
         Column("node" if verbosity else "layer", folds=True),
         *(() if verbosity else (Column("kernel"),)),
