@@ -182,6 +182,22 @@ def test_functions_and_metadata(tmp_path: Path) -> None:
     assert equal(run(out, {"x": x}), [np.maximum(x @ k, 0)])
 
 
+@pytest.mark.parametrize("typed", [False, True])
+def test_outputs_without_shapes_get_those_that_are_known(typed: bool, tmp_path: Path) -> None:
+    nodes = [node("Relu", "x", "y"), node("Concat", "x x", "z", axis=0),
+             node("ReduceSum", "x", "s", keepdims=0)]  # fmt: skip
+    outputs = [value(v, None) for v in "yzs"]
+    for output in () if typed else outputs:
+        output.ClearField("type")
+    loaded = read(model(nodes, [value("x", ["n", 4])], outputs), tmp_path)
+    fused = [Node(f"Fused_{v}", ("x",), (v,), {}, "tracea.1") for v in "yzs"]
+    out = write(loaded, fused, {}, tmp_path / "o.onnx", domain="tracea.1").model
+    types = [v.type.tensor_type for v in skeleton(out).graph.output]
+    dims = [[d.dim_param or d.dim_value for d in t.shape.dim] for t in types]
+    assert dims == [["n", 4], [0, 4], []] and all(t.HasField("shape") for t in types)
+    assert {t.elem_type for t in types} == {onnx.TensorProto.FLOAT}
+
+
 def test_nodes_are_sorted_and_sources_checked(tmp_path: Path) -> None:
     loaded = read(mlp(), tmp_path)
     nodes = [Node("Relu", ("a",), ("y",)), Node("Abs", ("x",), ("a",))]

@@ -48,6 +48,7 @@ def build_shell(
     _unname(graph, ours)
     if ours:
         _correct(graph, model)
+        _declare_outputs(graph, model)
     subgraph_flattening.sink_into_subgraphs(proto)
     called = (n.domain for f in functions for n in f.nodes if n.domain.startswith(OWN_DOMAINS))
     contrib = (n.domain for n in nodes if n.domain == "com.microsoft")
@@ -183,6 +184,31 @@ def _correct(graph: GraphProto, model: Model) -> None:
         for dim, size in zip(tensor.shape.dim, found, strict=True):
             if dim.HasField("dim_value") and isinstance(size, int) and dim.dim_value != size:
                 dim.ClearField("dim_value")
+
+
+def _declare_outputs(graph: GraphProto, model: Model) -> None:
+    """Declare the shapes of outputs that have none, as far as inference knows them.
+
+    Otherwise ONNX Runtime takes those of custom operators, which have names of their own for
+    sizes that are no input's.
+    """
+    dims = (d for v in graph.input for d in v.type.tensor_type.shape.dim)
+    symbols = {d.dim_param for d in dims}
+    for info in graph.output:
+        spec = model.graph.spec(info.name)
+        if info.type.WhichOneof("value") not in (None, "tensor_type") or spec.dtype is None:
+            continue
+        tensor = info.type.tensor_type
+        if spec.shape is None or tensor.HasField("shape"):
+            continue
+        tensor.elem_type = tensor.elem_type or spec.dtype.onnx
+        tensor.shape.SetInParent()
+        for extent in spec.shape:
+            dim = tensor.shape.dim.add()
+            if isinstance(extent, int):
+                dim.dim_value = extent
+            elif extent in symbols:
+                dim.dim_param = str(extent)
 
 
 def _annotated_values(graph: GraphProto) -> set[str]:
