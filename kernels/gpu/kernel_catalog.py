@@ -219,6 +219,7 @@ _WHY = MappingProxyType(
         "gemm_low_rank_wgmma.cu.in": "many rows, and a cluster holds what is between the products",
         "gemm_gated_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
         "gemm_grouped_wgmma.cu.in": "many rows, and tensor maps can copy them: two warpgroups",
+        "gemm_normed_wgmma.cu.in": "many rows: a cluster of blocks has whole rows of the result",
         "mlp.cu.in": "many rows, and both weights fit into shared memory",
         "attention_few.cu.in": "few keys: a block holds all scores of 64 queries at once",
         "attention_split.cu.in": "the warps of a block share the keys of few heads",
