@@ -33,7 +33,6 @@ Targets = Sequence[Value | None]
 """Required destinations of results; None leaves the choice to the lowering."""
 
 
-_CHANNELS_LAST = (0, 2, 3, 4, 5, 1)
 _IMAGES = (4, 5)
 """Axes of images and of volumes."""
 
@@ -81,7 +80,7 @@ def lower_elementwise(
     if same and len(operands) == 1 and targets[0] is None:
         own = seen[0].stretched(full)
         if _spreads_pixels(full, p.target, [own]) and not _merges_pixels(own.view):
-            own = w.again(own, own.dtype, _CHANNELS_LAST)
+            own = w.again(own, own.dtype, channels_last_order(len(full)))
         return [w.through(own, IndexMap(reshape))]
     whole = [v for v in seen if v.shape == full]
     made, results = list[Value](), list[Value]()
@@ -93,7 +92,7 @@ def lower_elementwise(
         else:
             like, kind = whole[0] if whole and not reshape else seen[0], stored(w, dtype, operands)
             if target is None and _spreads_pixels(full, p.target, seen):
-                made.append(w.temp(kind, full, _CHANNELS_LAST))
+                made.append(w.temp(kind, full, channels_last_order(len(full))))
             else:
                 made.append(destination(w, kind, full, like, target))
             dense = made[-1].view.strides == dense_strides(full)
@@ -110,9 +109,10 @@ def lower_elementwise(
 def _spreads_pixels(full: Shape, target: Sequence[int], seen: Sequence[Value]) -> bool:
     """Whether pixels ``[N, C, H, a, W, b]`` of channels-last images become an image of a × b each.
 
-    So do resized and upsampled images, and the results of transposed convolutions.
+    So do resized and upsampled images, and the results of transposed convolutions.  Lines alone
+    are repeated in ``[N, C, H, a, W]``.
     """
-    if len(full) != 6 or len(target) != 4:
+    if len(full) not in (5, 6) or len(target) != 4:
         return False
     sizes = [*full[:2], product(full[2:4]), product(full[4:])]
     alike = all(t in (0, size) for t, size in zip(target[:2], sizes[:2], strict=True))
@@ -124,8 +124,9 @@ def _spreads_pixels(full: Shape, target: Sequence[int], seen: Sequence[Value]) -
 
 def _merges_pixels(view: View) -> bool:
     """Whether lines and pixels of ``[N, C, H, a, W, b]`` are those of an image already."""
-    (_, _, _, high, _, wide), (_, _, line, down, pixel, along) = view.dims, view.strides
-    return (line, pixel) == (combine("mul", down, high), combine("mul", along, wide))
+    (_, _, _, high, *wide), (_, _, line, down, pixel, *along) = view.dims, view.strides
+    joined = [combine("mul", step, size) for step, size in zip(along, wide[1:], strict=True)]
+    return line == combine("mul", down, high) and joined in ([], [pixel])
 
 
 def _channels_inside(steps: Sequence[Extent]) -> bool:

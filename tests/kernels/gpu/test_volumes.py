@@ -18,6 +18,7 @@ from tracea_graph.kernels.gpu.kernel_selection import launches_for, variants_of
 from tracea_graph.kernels.gpu.launch_order import constant_calls
 from tracea_graph.kernels.program import Call, View
 from tracea_graph.onnx_io import load
+from tracea_graph.onnx_io.model_validation import plain_session
 from tracea_graph.ops.chain import Chain, Step
 from tracea_graph.ops.conv import ConvParams
 from tracea_graph.ops.conv_windows import ConvWindow
@@ -238,7 +239,7 @@ def test_means_of_large_volumes_are_those_of_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 def test_a_resize_of_volumes_joins_what_is_concatenated(tmp_path: Path, mode: str) -> None:
-    """Linear samples of two launches, the second of which stores into the concatenation."""
+    """Two launches, of kernels or of copies, the second of which stores into the concatenation."""
     net = Net()
     fine = net.input("x", 1, 64, 4, 14, 14)
     fine = net("Relu", net("Conv", fine, net.weight(64, 64, 3, 3, 3), pads=[1] * 6))
@@ -251,6 +252,33 @@ def test_a_resize_of_volumes_joins_what_is_concatenated(tmp_path: Path, mode: st
     found = [run.symbol for run in runs(placed) if not run.once and run.blocks]
     assert sum("conv3d" in symbol for symbol in found) == 3
     assert [s for s in found if "gemm" in s or "mma" in s] == []
-    if mode == "linear":
-        assert sum("resize" in symbol for symbol in found) == 2
-        assert not any("copy" in symbol for symbol in found)
+    own, other = ("resize", "copy") if mode == "linear" else ("copy", "resize")
+    assert sum(own in symbol for symbol in found) == 2
+    assert not any(other in symbol or "along" in symbol for symbol in found)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_nets_of_volumes_compute_what_the_runtime_computes(tmp_path: Path, mode: str) -> None:
+    net = Net()
+
+    def convolve(x: str, filters: int, channels: int, side: int, groups: int = 1) -> str:
+        weights = net.weight(filters, channels // groups, *(side,) * 3), net.weight(filters)
+        y = net("Conv", x, *weights, pads=[side // 2] * 6, group=groups)
+        return net("Mul", y, net.const(0.2))
+
+    fine = net("Relu", convolve(net.input("x", 1, 8, 4, 6, 8), 16, 8, 3))
+    y = net("MaxPool", convolve(fine, 16, 16, 3, 16), kernel_shape=[2, 2, 2], strides=[2, 2, 2])
+    gate = convolve(net("GlobalAveragePool", y), 16, 16, 1)
+    y = net("Mul", y, net("Sigmoid", gate))
+    y = net("AveragePool", convolve(y, 16, 16, 1), kernel_shape=[3, 3, 3], pads=[1] * 6)
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    y = net("Resize", y, "", net.const([1, 1, 2, 2, 2]), mode=mode, **how)
+    y = convolve(net("Concat", y, fine, axis=1), 8, 32, 3)
+    path = net.save(tmp_path / "m.onnx", y)
+    (placed,), graph, _ = programs(load(path), "fp16")
+    x = np.random.default_rng(0).standard_normal((1, 8, 4, 6, 8)).astype(np.float32)
+    held = [graph.weight(v) for v in placed.region.operands]
+    arrays = [x if weight is None else weight.array() for weight in held]
+    (got,) = run_program(placed.region.params, arrays, DType.F16)
+    (want,) = plain_session(path.read_bytes()).run(None, {"x": x})
+    np.testing.assert_allclose(got, want, rtol=0, atol=0.01 * np.abs(want).max())
