@@ -1,6 +1,6 @@
 """Measure what sparsity in weights and masks gains, one experiment per command.
 
-    python -m models.sparsity attention         # a banded mask, a window, all keys
+    python -m models.sparsity attention         # a banded mask, windows, all keys
     python -m models.sparsity memory            # memory of windowed attention, by sequence
     python -m models.sparsity gemm              # products with zero blocks, by share and pattern
     python -m models.sparsity unstructured      # products of 1 and 4 rows with scattered zeros
@@ -54,6 +54,7 @@ def _model(
     nodes: Sequence[onnx.NodeProto],
     inputs: Mapping[str, Sequence[Any]],
     weights: Mapping[str, Array],
+    opset: int = 17,
 ) -> onnx.ModelProto:
     """Return a model with float32 inputs by name; the last node's result is the output."""
     result = nodes[-1].output[0]
@@ -64,7 +65,7 @@ def _model(
         [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
         [numpy_helper.from_array(a, n) for n, a in weights.items()],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def attention_model(size: int, mask: Array | None = None) -> onnx.ModelProto:
@@ -85,6 +86,15 @@ def attention_model(size: int, mask: Array | None = None) -> onnx.ModelProto:
     else:
         weights["mask"] = mask
     return _model(nodes, dict.fromkeys("qkv", shape), weights)
+
+
+def window_model(size: int, window: int) -> onnx.ModelProto:
+    """Return ONNX's operator, whose queries see ``window`` keys around them: 12 heads of 64."""
+    side, shape = window // 2, [1, HEADS, size, HEAD]
+    node = helper.make_node(
+        "Attention", [*"qkv"], ["y"], left_window_size=side, right_window_size=side
+    )
+    return _model([node], dict.fromkeys("qkv", shape), {}, opset=25)
 
 
 def product_model(*matrices: Array, rows: int | str = "rows") -> onnx.ModelProto:
@@ -183,7 +193,7 @@ def _numbers(*shape: int, seed: int = 0) -> Array:
 
 
 def attention(bench: ModelTimer, args: argparse.Namespace) -> None:
-    """Compare all keys, a requested window, and a mask equal to that window."""
+    """Compare all keys, a requested window, a mask equal to it, and ONNX's operator."""
     size, window = args.size or 4096, 256
     shape = (1, HEADS, size, HEAD)
     feeds = {n: _numbers(*shape, seed=i) for i, n in enumerate("qkv")}
@@ -191,6 +201,9 @@ def attention(bench: ModelTimer, args: argparse.Namespace) -> None:
     bench.add("all keys", plain, feeds, verify=False)
     bench.add("--window 256", plain, feeds, verify=False, windows=(AttentionWindow(window),))
     bench.add("a mask that is a band of 257", near, feeds, verify=False)
+    own = window_model(size, window)
+    bench.add("ONNX's window", own, feeds, verify=False)
+    bench.add("ONNX's window, ONNX Runtime", own, feeds)
     bench.show("all keys", args.seconds)
 
 
