@@ -18,6 +18,7 @@ from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families.attention import LISTED_SIDE
 from tracea_graph.kernels.program import Call, View
+from tracea_graph.ops.attention import UNLIMITED
 from tracea_graph.ops.chain import FLOAT8, Chain, Step
 
 __all__ = ["CASES", "Case", "Expected", "check"]
@@ -687,6 +688,9 @@ def _near(name: str, tile: tuple[str, ...], needs: tuple[str, ...], rows: int) -
                          zero_rows="masked")  # fmt: skip
         wide = ("192x128x2",) if tile == ("128x128x2",) else ()
         yield Case(f"{name} near {order} {keys} {near[0]}", made, (*tile, *wide), needs)
+    for side, near in (("before", (UNLIMITED, 5)), ("behind", (5, UNLIMITED))):
+        made = attention(DType.F16, (1, 2, rows), rows + 20, 64, 64, near=near)
+        yield Case(f"{name} near {side}", made, tile, needs)
     made = attention(DType.F16, (3, 2, rows), 2 * rows, 64, 64, order="placed", near=(50, 0),
                      zero_rows="lowest", softcap=2.0)  # fmt: skip
     yield Case(f"{name} near placed capped", made, tile, needs)
