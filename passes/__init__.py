@@ -32,6 +32,7 @@ from tracea_graph.passes.layout.hoist_slice import HoistSlice
 from tracea_graph.passes.layout.iota import Iota
 from tracea_graph.passes.layout.range_limits import RangeLimit
 from tracea_graph.passes.layout.slice_of_concat import SliceOfConcat
+from tracea_graph.passes.layout.updated_boxes import UpdatedBox
 from tracea_graph.passes.matmul import gemm, matmul
 from tracea_graph.passes.matmul.merge_gemms import MergeGemms, MergeQkv
 from tracea_graph.passes.matmul.unflatten_rows import UnflattenRows
@@ -151,7 +152,7 @@ def _decompose(whole_models: bool, takes_volumes: bool) -> Phase:
 _UNFLATTEN_HEADS = Phase("unflatten-heads", (UnflattenHeads(),))
 """Run before matching idioms: if heads are a separate axis, shared operands broadcast over it."""
 
-_HOIST = Phase("hoist", (SliceOfConcat(), HoistSlice(), HoistGather(), RangeLimit()))
+_HOIST = Phase("hoist", (UpdatedBox(), SliceOfConcat(), HoistSlice(), HoistGather(), RangeLimit()))
 """Run before fusing anything: remove rows nobody reads."""
 
 _DEQUANTIZE = Phase(
