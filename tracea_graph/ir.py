@@ -348,7 +348,7 @@ class Node:
     @property
     def label(self) -> str:
         """What the node is called: by its name, or without one by its first output."""
-        return self.name or self.outputs[0]
+        return self.name or next(filter(None, self.outputs), self.op)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.graphs import Net, schedule_only
 from tracea_graph import load
+from tracea_graph.ir import Node
 from tracea_graph.passes.layout.hoist_gather import HoistGather
 from tracea_graph.passes.layout.hoist_slice import HoistSlice
 from tracea_graph.rewrite import Pass
@@ -53,3 +54,8 @@ def test_nodes_keep_names_of_their_own(made: object, rule: Pass, tmp_path: Path)
     assert schedule_only(graph, rule).applied()
     names = [n.name for r in graph.regions() for n in r.nodes if n.name]
     assert names and len(names) == len(set(names))
+
+
+def test_a_node_without_a_name_is_called_by_an_output_that_it_has() -> None:
+    assert Node("LSTM", ("x", "w", "r"), ("", "", "c")).label == "c"
+    assert Node("LSTM", ("x", "w", "r"), ("", "h"), name="cell").label == "cell"

@@ -478,7 +478,7 @@ def _second(node: Node, weight: Weight) -> bool:
 
 
 def _names(nodes: list[Node]) -> tuple[str, ...]:
-    return tuple(n.name or next(iter(n.outputs), n.op) for n in nodes)
+    return tuple(n.label for n in nodes)
 
 
 def _of_scale(weight: Weight, nodes: list[Node]) -> Iterator[WeightProperty]:
