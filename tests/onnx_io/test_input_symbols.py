@@ -37,6 +37,12 @@ def test_sizes_that_never_meet_are_apart(tmp_path: Path) -> None:
     assert sizes(graph) == ["f32[n,s,8]", "f32[n#2,s#2,8]"]
 
 
+def test_numbers_of_symbols_are_none_that_the_model_has(tmp_path: Path) -> None:
+    shapes = {"a": ("n", "n"), "b": ("n#2", "n#2")}
+    graph = read(lambda net: (net("Tanh", "a"), net("Exp", "b")), tmp_path, **shapes)
+    assert sizes(graph) == ["f32[n,n#3]", "f32[n#2,n#2#2]"]
+
+
 def test_rows_and_columns_of_a_product_are_apart(tmp_path: Path) -> None:
     """Every one with every one: as many columns as there are of the other."""
 

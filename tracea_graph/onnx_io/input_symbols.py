@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 
 from onnx import NodeProto, TypeProto, ValueInfoProto
 
@@ -82,10 +83,12 @@ def bind_symbols(
     for name in outputs:
         constraints.output(name)
     names, loose = dict[_At, str](), dict[str, Held]()
+    taken = {symbol for _, symbol in _symbols(inputs)}
     for symbol, found in places.items():
+        numbered = (f"{symbol}{SYMBOL_NUMBER_MARK}{i}" for i in count(2))
+        free = chain([symbol], (name for name in numbered if name not in taken))
         parts = _parts({own[at]: at[0] for at in found}, constraints)
-        for i, (part, held) in enumerate(parts):
-            name = f"{symbol}{SYMBOL_NUMBER_MARK}{i + 1}" if i else symbol
+        for name, (part, held) in zip(free, parts, strict=False):
             names |= {at: name for at in found if own[at] in part}
             if held is not None:
                 loose[name] = frozenset(
@@ -102,7 +105,7 @@ def _places(inputs: Sequence[ValueInfoProto], weights: Collection[str]) -> dict[
     for at, symbol in _symbols(inputs):
         if inputs[at[0]].name not in weights:
             found.setdefault(symbol, []).append(at)
-    if any(VARIANT in symbol or SYMBOL_NUMBER_MARK in symbol for symbol in found):
+    if any(VARIANT in symbol for symbol in found):
         return {}
     terms = {term.strip() for s in found if "+" in s for term in s.replace("*", "+").split("+")}
     return {s: at for s, at in found.items() if len(at) > 1 and s not in terms}
