@@ -171,7 +171,7 @@ _DEQUANTIZE = Phase(
 """Run before matching idioms: the matchers follow views of float32 values, not of integers."""
 
 
-def write_convolutions(request: PlanRequest) -> tuple[Phase, ...]:
+def write_convolutions(request: PlanRequest, custom_ops: bool = True) -> tuple[Phase, ...]:
     """Return the phases that round the inputs of convolutions to 8-bit integers.
 
     There are none unless int8 was requested.  They run before ``dequantize``, so that later phases
@@ -179,7 +179,7 @@ def write_convolutions(request: PlanRequest) -> tuple[Phase, ...]:
     """
     if request.precision != "int8" or not request.prepack:
         return ()
-    rounds = Phase("conv-int8", (ConvInt8(request.calibrated),))
+    rounds = Phase("conv-int8", (ConvInt8(request.calibrated, custom_ops),))
     return rounds, Phase("read-rounded", (RulePass(READ_ROUNDED),))
 
 

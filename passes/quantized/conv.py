@@ -54,7 +54,14 @@ from tracea_graph.reason_codes import Code, Reason, not_constant_reason, unsuite
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
 
-__all__ = ["CONV_INTEGER", "QUANTIZED_PAD", "QuantizedConv"]
+__all__ = [
+    "CONV_INTEGER",
+    "QUANTIZED_PAD",
+    "IntegerConv",
+    "QuantizedConv",
+    "between_transposes",
+    "conv_of_integers",
+]
 
 
 @dataclass
@@ -194,15 +201,19 @@ def integer_conv(
         if isinstance(found, str):
             return found
     assert not isinstance(own, str) and not isinstance(left, str)
-    return _integer_conv(
+    return conv_of_integers(
         weight, window, groups, IntegerOperand(spec.dtype, left), (zero, zeros), own
     )
 
 
-def _integer_conv(
+def conv_of_integers(
     weight: Weight, window: ConvWindow, groups: int, integers: IntegerOperand,
     named: tuple[str, str], own: Array | None,
 ) -> IntegerConv:  # fmt: skip
+    """Return the convolution of ``x − zero`` with a constant's filters.
+
+    ``named`` are the zero points of x and of the filters, ``own`` those of the filters by value.
+    """
     filters, depth = weight.shape[:2]
     signed = signed_matrix(weight)
     last = Weight(
@@ -238,11 +249,12 @@ def _bias(graph: TileGraph, region: Region, made: IntegerConv) -> RescaleFactor 
 
 def between_transposes(
     rule: str, graph: TileGraph, x: str, made: IntegerConv, root: Region,
-    covered: Sequence[Region], image: str = "",
+    covered: Sequence[Region], image: str = "", integers: TensorSpec | None = None,
 ) -> Proposal:  # fmt: skip
     """Propose a convolution with channels last, a Transpose before it and one after it.
 
     ``image`` is the name for the transposed x; by default, it is one that all readers of x share.
+    ``integers`` is the spec of x, if the graph does not have it yet.
     """
     result = root.results[0]
     rank = made.params.window.rank
@@ -250,7 +262,7 @@ def between_transposes(
     image, output = image or f"{x}_channels_last", f"{result}_channels_last"
     specs = {}
     for value, name in ((x, image), (result, output)):
-        spec = graph.spec(value)
+        spec = (integers if value == x else None) or graph.spec(value)
         shape = spec.shape or ()
         specs[name] = TensorSpec(spec.dtype, tuple(shape[a] for a in last))
     conv = fused_region(rule, made.params, (image, *made.operands), (output,), covered)

@@ -8,7 +8,8 @@ Every filter has a scale computed from its values.  Before opset 13, DequantizeL
 that: the results of the convolution are multiplied by the scales instead.  The scale of x was
 chosen by calibration, or is computed from the range of x whenever the model runs.  If a
 convolution reads a value as 8-bit integers, sums read these integers too, and the value need not
-be stored in float32.  The rules for quantized models then convert the operators.
+be stored in float32.  The rules for quantized models then convert the operators.  Before the
+opsets that have these operators, custom ops are written at once: their bodies need none of them.
 """
 
 from __future__ import annotations
@@ -21,13 +22,23 @@ from typing import Any
 import numpy as np
 
 from tracea_graph.ir import Array, Attr, DType, Node, TensorSpec, Weight
+from tracea_graph.ops.chain import FULL, ROW, SCALAR, Chain, Step
 from tracea_graph.ops.conv_windows import ConvWindow
-from tracea_graph.ops.int8_matmul import MAX_DEPTH, round_columns
+from tracea_graph.ops.dynamic_quantize import DynamicQuantizeParams
+from tracea_graph.ops.elementwise import ElementwiseParams
+from tracea_graph.ops.int8_matmul import MAX_DEPTH, IntegerOperand, round_columns
 from tracea_graph.passes.convolution.conv import padded_attributes, zero_padding
 from tracea_graph.passes.convolution.window_attributes import read_window
 from tracea_graph.passes.decompose.onnx_builder import OnnxBuilder
 from tracea_graph.passes.quantized.calibrated_rounding import UNCALIBRATED, CalibratedRounding
-from tracea_graph.passes.region_helpers import attribute, is_f32, operand_producer
+from tracea_graph.passes.quantized.conv import IntegerConv, between_transposes, conv_of_integers
+from tracea_graph.passes.quantized.rescale import RescaleFactor, rescale_chain
+from tracea_graph.passes.region_helpers import (
+    attribute,
+    fused_region,
+    is_f32,
+    operand_producer,
+)
 from tracea_graph.reason_codes import not_constant_reason, unsuited_reason
 from tracea_graph.rewrite import Match, Miss, Proposal, Rewrite, Rule
 from tracea_graph.ttg import Region, TileGraph
@@ -51,6 +62,8 @@ _AXIS_SINCE = 13
 """First opset whose DequantizeLinear can have a scale for each filter."""
 _INTEGERS_SINCE, _DYNAMIC_SINCE = 10, 11
 """First opsets that have QuantizeLinear and DequantizeLinear, and DynamicQuantizeLinear too."""
+_SELECTS_SINCE = 9
+"""First opset with Where, which function bodies need that round with a fixed scale."""
 _RANKS = (3, 4)
 _FEWEST, _MOST = 1e-16, 1e16
 """Bounds for the largest magnitude in a filter; between them its scale is an ordinary number."""
@@ -76,8 +89,6 @@ def why_no_integers(graph: TileGraph, region: Region) -> str | None:
         return "its sums may not fit 32 bits"
     if isinstance(window := constant_conv_window(graph, region), str):
         return window
-    if graph.opset < _INTEGERS_SINCE:
-        return f"its opset has no 8-bit integers: they come with opset {_INTEGERS_SINCE}"
     high = np.abs(np.asarray(weight.array(), np.float32)).reshape(len(weight.array()), -1).max(1)
     fits = (high == 0) | ((high > _FEWEST) & (high < _MOST))  # NaN is neither
     return None if fits.all() else "a filter has non-finite, very small or very large numbers"
@@ -112,6 +123,8 @@ class ConvInt8:
     """Write convolutions with constant filters in integers, with the scales in ``calibrated``."""
 
     calibrated: Mapping[str, CalibratedRounding] = field(default_factory=lambda: UNCALIBRATED)
+    custom_ops: bool = True
+    """Whether custom ops may replace operators that the opset lacks."""
     name: str = CONV_INT8
 
     def propose(self, graph: TileGraph, region: Region) -> Iterator[Proposal | Miss]:
@@ -124,12 +137,18 @@ class ConvInt8:
         chosen, own = (
             self.calibrated.get(v, CalibratedRounding(0.0)) for v in (x, region.results[0])
         )
-        if not chosen.scale and graph.opset < _DYNAMIC_SINCE:
-            yield Miss(
-                self.name, region.id,
-                "its opset has no scale that is found in each run, and none was calibrated "
-                f"(--data calibrates; such scales come with opset {_DYNAMIC_SINCE})",
-            )  # fmt: skip
+        if graph.opset < _SELECTS_SINCE:
+            chosen = own = CalibratedRounding(0.0)
+        since = _INTEGERS_SINCE if chosen.scale and not self.custom_ops else _DYNAMIC_SINCE
+        if graph.opset < since:
+            if not self.custom_ops:
+                yield Miss(
+                    self.name, region.id,
+                    f"without custom ops, it needs operators that come with opset {since}",
+                )  # fmt: skip
+                return
+            rounding = RoundedValue(x, graph.spec(x), region.node.label)
+            yield _in_custom_ops(s, rounding, chosen, own)
             return
         rounding = RoundedValue(x, graph.spec(x), region.node.label)
         shared = rounding.fixed(chosen) if chosen.scale else rounding.dynamic()
@@ -221,6 +240,20 @@ class RoundedValue:
         self.specs |= {v: TensorSpec(t, s) for v, t, s in zip(results, types, shapes, strict=True)}
         return (self._region("DynamicQuantizeLinear", (self.value,), results),)
 
+    def in_custom_ops(self, chosen: CalibratedRounding) -> Region:
+        """Return the custom op that rounds the value, with the scale that was chosen, if any."""
+        covered = self.dynamic()
+        if not chosen.scale:
+            params, results = DynamicQuantizeParams(), covered[0].results
+            return fused_region(CONV_INT8, params, (self.value,), results, covered)
+        self.specs = {self.numbers: self.specs[self.numbers]}
+        steps = (
+            Step("div", (0, float(chosen.scale))), Step("round", (1,)),
+            Step("add", (2, float(chosen.zero))), Step("saturate", (3, 0.0, 255.0)),
+        )  # fmt: skip
+        rounds = ElementwiseParams(Chain((FULL,), steps, (4,), (), (DType.U8,)))
+        return fused_region(CONV_INT8, rounds, (self.value,), (self.numbers,), covered)
+
     def _region(self, op: str, operands: tuple[str, ...], results: tuple[str, ...]) -> Region:
         made = region_of(Node(op, operands, results, name=self.label), 0)
         return replace(made, id=f"{CONV_INT8}:{results[0]}", rule=CONV_INT8)
@@ -299,3 +332,40 @@ def _dynamic(
     y = s("Mul", y, x.scale, spec=spec)
     y = s("Mul", y, _by_channel(s, s.weights.pop(scales)), spec=spec)
     _finished(s, y, _bias(s, own))
+
+
+def _in_custom_ops(
+    s: OnnxBuilder, x: RoundedValue, chosen: CalibratedRounding, own: CalibratedRounding
+) -> Proposal:
+    """Propose a convolution of integers for an opset that lacks the operators for one."""
+    graph, region, rounding = s.graph, s.region, x.in_custom_ops(chosen)
+    window, groups = constant_conv_window(graph, region), attribute(region, "group", 1)
+    assert not isinstance(window, str)
+    matrix, scales = _filters(s)
+    integers = IntegerOperand(DType.U8, int(chosen.zero) if chosen.scale else None)
+    conv = conv_of_integers(
+        s.weights[matrix], window, int(str(groups)), integers, (x.zero, ""), None
+    )
+    factors = [RescaleFactor(scales, ROW)]
+    if chosen.scale:
+        load, scale = s.weights[scales].load, np.float32(chosen.scale)
+        shape = s.weights[scales].shape
+        name = s.entered(DType.F32, shape, lambda: np.asarray(load(), np.float32) * scale)
+        factors = [RescaleFactor(name, ROW)]
+    else:
+        factors.insert(0, RescaleFactor(x.scale, SCALAR))
+    bias, added = _bias(s, own), None
+    if bias is not None:
+        added = RescaleFactor(s.entered(DType.F32, bias.shape, bias.load), ROW)
+    params = replace(conv.params, epilogue=rescale_chain(factors, added))
+    operands = (*conv.operands, *(f.name for f in (*factors, added) if f is not None))
+    weights = {name: w for name, w in {**conv.weights, **s.weights}.items() if name in operands}
+    spec = TensorSpec(DType.U8, x.spec.shape)
+    found = between_transposes(
+        CONV_INT8, graph, x.numbers, IntegerConv(params, operands, weights), region, (region,),
+        integers=spec,
+    )  # fmt: skip
+    return replace(
+        found, specs={**found.specs, **x.specs}, error=CONV_INT8_ERROR,
+        shared=(*found.shared, rounding),
+    )  # fmt: skip

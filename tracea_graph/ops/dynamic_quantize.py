@@ -91,7 +91,17 @@ class DynamicQuantizeParams:
         return OpCost(vector=prod(result) * self.flops)
 
     def body(self, opset: int) -> Body:
+        """Write DynamicQuantizeLinear; before opset 11, what it consists of."""
         b = BodyBuilder(1, opset)
+        if opset < 11:
+            (x,) = b.inputs
+            high = b("Max", b("ReduceMax", x, keepdims=0), b.number(0.0))
+            low = b("Max", b("Neg", b("ReduceMin", x, keepdims=0)), b.number(0.0))
+            span = b("Add", high, low)
+            some = b("Cast", b("Cast", span, to=DType.BOOL.onnx), to=DType.F32.onnx)
+            scale = b("Add", b("Div", span, b.number(255.0)), b("Sub", b.number(1.0), some))
+            zero = b("Cast", b.round(b("Div", low, scale)), to=DType.U8.onnx)
+            return b.done(_rounded(b, x, scale, zero), scale, zero)
         return b.done(*b.node("DynamicQuantizeLinear", b.inputs, ("y", "scale", "zero"), {}))
 
     def space(self, region: Region, graph: TileGraph) -> RegionModel | None:
@@ -107,3 +117,14 @@ class DynamicQuantizeParams:
         return region_model(
             region, IterationSpace(axes), reads, writes, work, names[:-1], (), over
         )
+
+
+def _rounded(b: BodyBuilder, x: str, scale: str, zero: str) -> str:
+    """Write :data:`QUANTIZE` without operators that came with opset 9; returns the integers.
+
+    As an int32, NaN is the lowest integer.
+    """
+    places = b("Add", b.round(b("Div", x, scale)), b("Cast", zero, to=DType.F32.onnx))
+    whole = b("Cast", b("Clip", places, min=0.0, max=255.0), to=DType.I32.onnx)
+    numbers = b("Clip", b("Cast", whole, to=DType.F32.onnx), min=0.0, max=255.0)
+    return b("Cast", numbers, to=DType.U8.onnx)

@@ -359,7 +359,7 @@ def _standard_phases(request: PlanRequest) -> tuple[Phase, ...]:
         return ()
     products = Phase("integers", (WriteIntegers(request.precision, request.calibrated),))
     results = Phase("round-results", (RoundResults(request.calibrated), RulePass(QUANTIZE_FIRST)))
-    return products, *write_convolutions(request), results
+    return products, *write_convolutions(request, custom_ops=False), results
 
 
 def _of(regions: Sequence[Region], program: Region) -> list[Region]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from tests.graphs import (
@@ -18,8 +20,12 @@ from tests.graphs import (
     reasons,
     relative_error,
     schedule_only,
+    session,
 )
+from tests.halves import in_double
+from tests.highest import highest_level
 from tests.passes.quantized.test_conv import WINDOWS, conv
+from tracea_graph import Options, api
 from tracea_graph.ir import DType
 from tracea_graph.ops.int8_matmul import MAX_DEPTH
 from tracea_graph.passes.quantized.calibrated_rounding import CalibratedRounding
@@ -62,10 +68,8 @@ def test_lines(calibrated: dict[str, CalibratedRounding]) -> None:
     rounded_well(graph, feeds, exact)
 
 
-@pytest.mark.parametrize(
-    ("calibrated", "opset"), [(STEP, 11), ({}, 11), (STEP, 10)],
-    ids=["static", "dynamic", "static before dynamic ones"],
-)  # fmt: skip
+@pytest.mark.parametrize("opset", [7, 8, 9, 10, 11])
+@pytest.mark.parametrize("calibrated", [STEP, {}], ids=["static", "dynamic"])
 def test_opsets_without_a_scale_for_each_filter(
     calibrated: dict[str, CalibratedRounding], opset: int
 ) -> None:
@@ -79,10 +83,34 @@ def test_opsets_without_a_scale_for_each_filter(
     (exact,) = net.run(FEEDS)
     trace = optimized(graph, every_phase(precision="int8", calibrated=calibrated))
     found = trace.applied()
-    way = "quantized-conv" if calibrated else "conv-integer"
+    way = CONV_INT8 if opset < 11 else "quantized-conv" if calibrated else "conv-integer"
     assert found[CONV_INT8] == found[way] == found["pack-integers"] == 1
     rounded_well(graph, FEEDS, exact)
     assert_same(net, graph, FEEDS, limit=0.03)
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize(("opset", "calibrated"), [(9, True), (9, False), (7, True), (7, False)])
+def test_a_net_of_an_old_opset_runs_in_integers(
+    opset: int, calibrated: bool, tmp_path: Path
+) -> None:
+    """With the library and by bodies, held against float64."""
+    net = Net(opset=opset)
+    net.graph(residual(net, net.input("x", "n", 3, 17, 15)))
+    onnx.save(net.model, tmp_path / "m.onnx")
+    feeds = {"x": normal(2, 3, 17, 15)}
+    np.savez(tmp_path / "d.npz", **feeds)
+    data = tmp_path / "d.npz" if calibrated else None
+    options = Options(tmp_path / "out", keep="all", precision="int8", data=data, max_error=0.05)
+    with highest_level():
+        report = api.optimize(tmp_path / "m.onnx", options)
+    assert report.status == "passed" and all(group.kept for group in report.groups)
+    made = onnx.load(str(report.output))
+    assert "Conv" not in {node.op_type for node in made.graph.node}
+    (exact,) = in_double(net.model, feeds)
+    for library in (report.library, None):
+        (found,) = session(str(report.output), library).run(None, feeds)
+        assert 1e-5 < relative_error(found, exact) < 0.05
 
 
 def residual(net: Net, x: str) -> str:
@@ -92,7 +120,8 @@ def residual(net: Net, x: str) -> str:
     for _ in range(2):
         h = net("Relu", net("Conv", y, net.const(normal(24, 16, 1, 1) / 6)))
         h = net("Conv", h, net.const(normal(24, 1, 3, 3) / 3), pads=[1] * 4, group=24)
-        h = net("Conv", net("Clip", h, 0.0, 6.0), net.const(normal(16, 24, 1, 1) / 6))
+        low = net("Clip", h, min=0.0, max=6.0) if net.opset < 11 else net("Clip", h, 0.0, 6.0)
+        h = net("Conv", low, net.const(normal(16, 24, 1, 1) / 6))
         y = net("Relu", net("Add", h, y))
     return net("Flatten", net("GlobalAveragePool", y))
 
@@ -195,10 +224,14 @@ def test_other_convolutions_stay() -> None:
     w = net.input("w", 24, 12, 1, 1)
     graph = net.graph(net("Conv", x, w))
     assert reasons(schedule_only(graph, ConvInt8()), CONV_INT8) == {"'w' is not constant"}
-    for opset, why in ((9, "its opset has no 8-bit integers"), (10, "its opset has no scale")):
+    standard, own = "without custom ops, it needs operators that come with opset", STEP
+    for opset, calibrated, custom_ops, why in (
+        (9, own, False, f"{standard} 10"), (10, {}, False, f"{standard} 11"),
+    ):  # fmt: skip
         old = Net(opset=opset)
         graph = old.graph(old("Conv", old.input("x", "n", 12, 9, 7), old.weight(24, 12, 1, 1)))
-        (found,) = reasons(schedule_only(graph, ConvInt8()), CONV_INT8)
+        rule = ConvInt8(calibrated, custom_ops)
+        (found,) = reasons(schedule_only(graph, rule), CONV_INT8)
         assert found.startswith(why)
     deep, channels = Net(), MAX_DEPTH + 1
     zeros = deep.const(np.zeros((2, channels, 1, 1), np.float32))
