@@ -20,6 +20,7 @@ from math import inf
 from tracea_graph.ir import Attr, DType, Extent, Node, TensorSpec, combine
 from tracea_graph.ops.elementwise import broadcast
 from tracea_graph.passes.attention.attention_matcher import NoMatch
+from tracea_graph.passes.attention.kv_cache_positions import size_source
 from tracea_graph.passes.attention.score_masks import Masks, broadcasts_to
 from tracea_graph.passes.prove_extents import equal_as_polynomials
 from tracea_graph.ttg import Region
@@ -158,10 +159,17 @@ class _MaskWriter:
         return self.write(role, "Range", zero, count, one, shape=(extent,))
 
     def size(self, role: str, value: str, axis: int = -2) -> str:
-        """Write the length of an axis of an operand."""
+        """Write the length of an axis of an operand, read from an input of the graph if it can be.
+
+        Other operands may be results of programs, which then would end there.
+        """
+        shape = self.new.graph.spec(value).shape or ()
+        if isinstance(extent := shape[axis], int):
+            return self.new.number(extent)
+        value, axis = size_source(self.new.graph, extent, value, axis % len(shape))
         rank = self.new.graph.spec(value).rank or 0
         sizes = self.write(f"{role}_sizes", "Shape", value, shape=(rank,))
-        return self.write(role, "Gather", sizes, self.new.number(axis % rank), shape=(), axis=0)
+        return self.write(role, "Gather", sizes, self.new.number(axis), shape=(), axis=0)
 
     def counted(self, counts: str, q: str, column: str) -> str:
         """Write the number of keys of each item, int64 ``[B,1,1,1]``."""

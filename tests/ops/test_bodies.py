@@ -44,7 +44,7 @@ from tracea_graph.kernels.cpu.panels import (
 )
 from tracea_graph.ops import OPS, OpParams
 from tracea_graph.ops.arg_max import ARGS, ArgParams
-from tracea_graph.ops.attention import AttentionParams
+from tracea_graph.ops.attention import UNLIMITED, AttentionParams
 from tracea_graph.ops.attention_tiles import TileGrid
 from tracea_graph.ops.block_quantized import ZEROS, BlockQuantized
 from tracea_graph.ops.chain import Chain, Step
@@ -605,6 +605,12 @@ CASES = {
         )
         for name, window in (("", None), (", window", (2, 0)))
     },
+    **{
+        f"attention, {before} keys before and {after} after": Case(
+            AttentionParams(2, 3, 4, 0.5, widths=(6, 6, 8), window=(before, after)), QKV
+        )
+        for before, after in ((0, 3), (4, 1), (UNLIMITED, 2), (1, UNLIMITED))
+    },
     "append": Case(
         KvCacheAppendParams(2, 3, 5, 13),
         ((2, 3, 13), (2, 2, 6, 3), np.array([6, 2]), np.zeros(9, bool)),
@@ -847,6 +853,8 @@ TWO = Chain(("full",), (Step("exp", (0,)),), (0, 1))
         (lambda: AttentionParams(2, 3, 4, 1.0, causal="left"), "causal 'left'"),
         (lambda: replace(PLACES, mask="add"), "with positions must have no mask"),
         (lambda: replace(PLACES, global_keys=1), "with positions must have no mask"),
+        (lambda: replace(PLACES, window=(-1, 0)), "must not be negative"),
+        (lambda: replace(PLACES, window=(3, 1)), "ends at the query's own position"),
         (lambda: KvCacheAppendParams(2, 3, 8, 13), "2 heads of 3 do not fit 13 columns"),
         (lambda: KvCacheAppendParams(0, 3, 0, 13), "0 heads of 3"),
         (lambda: KvCacheAppendParams(2, 3, 0, 6, stored="f64"), "caches in f64"),
