@@ -15,6 +15,7 @@ ConvTranspose, dilated, in small groups or of volumes     -> see ``transposed_co
 MatMulInteger, ConvInteger with an int32 result           -> see ``integer_sums``
 Resize of volumes, of known sizes without a kernel        -> ``resize_volumes``, ``…_matrices``
 Hardmax, OneHot, Trilu; TopK, GatherElements on any axis  -> see ``choices``
+TensorScatter                                             -> see ``tensor_scatter``
 Tan, Atan, Sinh, Asinh and their like, Shrink             -> see ``functions``
 FusedConv, FusedGemm, FusedMatMul of com.microsoft        -> see ``ort_fusions``
 QLinearMatMul, QGemm, DynamicQuantizeMatMul …             -> see ``quantized``
@@ -77,6 +78,7 @@ from tracea_graph.passes.decompose.qlinear_ops import (
 from tracea_graph.passes.decompose.quantized_attention import decompose_qattention
 from tracea_graph.passes.decompose.resize_matrices import decompose_resize
 from tracea_graph.passes.decompose.resize_volumes import decompose_volume_resize
+from tracea_graph.passes.decompose.tensor_scatter import decompose_tensor_scatter
 from tracea_graph.passes.decompose.transposed_convs import decompose_conv_transpose
 from tracea_graph.reason_codes import unsuited_reason
 from tracea_graph.rewrite import Miss, Proposal
@@ -327,6 +329,7 @@ _SPLITTING: Mapping[str, Callable[[OnnxBuilder], OnnxBuilder]] = MappingProxyTyp
         "MatMulInteger": decompose_integer_sums,
         "Pad": decompose_other_pads,
         "Resize": decompose_resize,
+        "TensorScatter": decompose_tensor_scatter,
     }
 )
 """Decompositions of operators that ONNX Runtime may compute as fast as what they become."""

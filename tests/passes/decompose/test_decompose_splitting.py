@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from tests.graphs import (
     Net,
@@ -141,3 +142,42 @@ def test_an_optimized_text_encoder_attends_to_as_many_keys_as_are_counted(
     if masked:
         feeds["mask"] = np.array([[1] * 7, [1] * 4 + [0] * 3, [1, 1, 2, 0, 0, 0, 0]], np.int32)
     assert_same(net, graph, feeds)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize(
+    ("past", "rows", "axis"),
+    [
+        ((3, 2, 9, 4), 2, -2), ((3, 9, 4), 1, 1), ((3, 2, 4, 9), 3, 3),
+        (("n", 2, 9, 4), "s", -2),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("placed", [True, False])
+def test_rows_written_into_a_cache(
+    past: tuple[Any, ...], rows: int | str, axis: int, mode: str, placed: bool
+) -> None:
+    net, update = Net(24), list(past)
+    update[axis] = rows
+    operands = [net.input("past", *past), net.input("update", *update)]
+    operands += [net.ids("starts", past[0])] if placed else []
+    graph = net.graph(net("TensorScatter", *operands, axis=axis, mode=mode))
+    trace = schedule_only(graph, WHOLE)
+    assert trace.applied() == {"decompose": 1}, trace.misses()
+    assert "ScatterElements" in ops(graph)
+    sizes = {"n": 3, "s": 2}
+    shapes = ([sizes.get(d, d) for d in given] for given in (past, update))
+    feeds = {x: normal(*map(int, s), seed=i) for i, (x, s) in
+             enumerate(zip(("past", "update"), shapes, strict=True))}  # fmt: skip
+    if placed:
+        feeds["starts"] = np.array([0, 6, 8 if mode == "circular" else 4])
+    (want,) = ReferenceEvaluator(net.model).run(None, feeds)  # type: ignore[misc]
+    (found,) = evaluate(graph, feeds)
+    np.testing.assert_array_equal(found, want)
+
+
+def test_a_circular_cache_of_unknown_length_stays() -> None:
+    net = Net(24)
+    y = net("TensorScatter", net.input("past", 2, "n", 4), net.input("update", 2, 1, 4),
+            mode="circular")  # fmt: skip
+    trace = schedule_only(net.graph(y), WHOLE)
+    assert reasons(trace, "decompose") == {"the length of its circular cache is not known"}
