@@ -107,6 +107,9 @@ class Original:
         return self._saved(doubled(onnx.load(self._path)), "doubled")
 
     def _saved(self, model: onnx.ModelProto, what: str) -> Path:
+        for value in (*model.graph.input, *model.graph.output):
+            for dim in value.type.tensor_type.shape.dim:  # sizes that differ may have one name,
+                dim.ClearField("dim_param")  # and ONNX Runtime reuses buffers of equal names
         path = self._path.with_suffix(f".{what}.onnx")
         onnx.save(model, path)
         return path
