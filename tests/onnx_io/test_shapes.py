@@ -82,6 +82,21 @@ CASES: dict[str, tuple[list[NodeProto], list[Any], str]] = {
         [node("Slice", "x two five one", "y")], [ints("two", 2), ints("five", 5), ints("one", 1)],
         "f32[b,max((min(s,5)-2),0),12]",
     ),
+    **{
+        f"table rows about its centre, {what}": (
+            [node("Shape", "x", "q"), node("Slice", "q one two", "n"),
+             node("Sub", "middle n", "a"), node("Add", "last n", "e"),
+             node("Slice", "table a e z", "y")],
+            [ints("one", 1), ints("two", 2), ints("z", 0), ints("middle", middle),
+             ints("last", last), tensor("table", np.ones((rows, 12)))], shape,
+        )
+        for what, rows, middle, last, shape in (
+            ("whole", 1023, 512, 511, "f32[max(((s*2)-1),0),12]"),
+            ("longer table", 2000, 512, 511, "f32[max(((s*2)-1),0),12]"),
+            ("clipped at the end", 1022, 512, 511, "f32[?0,12]"),
+            ("from its end", 1023, 0, 1023, "f32[?0,12]"),
+        )
+    },
     "range": (
         [node("Shape", "x", "q"), node("Gather", "q i", "n"), node("Range", "o n i", "y")],
         [tensor("i", 1, np.int64), tensor("o", 0, np.int64)], "i64[s]",

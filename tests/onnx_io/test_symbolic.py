@@ -100,3 +100,12 @@ def test_bounds_hold_for_sizes_of_nothing() -> None:
     assert sym.is_at_least(sym.sub("s", 1), 0, least=1)
     assert not sym.is_at_least(sym.sub("s", 2), 0, least=1)
     assert not sym.is_at_least(sym.sub("s", "t"), 0)
+
+
+def test_the_least_of_a_size_and_one_that_covers_it() -> None:
+    twice = sym.maximum(sym.sub(sym.mul("s", 2), 1), 0)
+    assert sym.minimum(twice, "s") == sym.minimum("s", twice) == "s"
+    less, other = sym.maximum(sym.sub("s", 1), 0), sym.maximum(sym.sub(sym.mul("t", 2), 1), 0)
+    assert sym.minimum(less, "s") != "s" and sym.minimum(other, "s") != "s"
+    for s in range(5):
+        assert evaluate(sym.minimum(twice, "s"), {"s": s}) == min(max(2 * s - 1, 0), s)

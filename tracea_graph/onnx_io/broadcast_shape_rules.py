@@ -14,7 +14,7 @@ from typing import Any
 
 from onnx import NodeProto
 
-from tracea_graph.ir import Extent
+from tracea_graph.ir import Extent, evaluate, symbols_of
 from tracea_graph.onnx_io import symbolic_arithmetic as sym
 from tracea_graph.onnx_io.conv_shape_rules import WINDOWS
 from tracea_graph.onnx_io.shape_values import slice_parameters
@@ -124,9 +124,27 @@ def _slice(node: NodeProto, facts: ValueFacts) -> Partial:
     if parts is None:
         return [None] * len(data)
     out: list[Extent | None] = list(data)
+    stored = node.input[0] in facts.constants
     for start, end, axis, step in parts:
-        out[axis] = _slice_extent(facts, data[axis], start, end, step)
+        size = data[axis]
+        centred = _centred(facts, size, start, end) if stored and step == 1 else None
+        out[axis] = centred or _slice_extent(facts, size, start, end, step)
     return out
+
+
+def _centred(facts: ValueFacts, size: Extent, start: Any, end: Any) -> Extent | None:
+    """Return the length of a slice about the middle of a table, ``T[m − s : m + s − 1]``.
+
+    Relative positions are read so.  The slice ends in the table if it begins there.  If s exceeds
+    m, its start counts from the end, which no such slice intends: kernels refuse the length then.
+    """
+    if not isinstance(size, int) or any(e is None or isinstance(e, int) for e in (start, end)):
+        return None
+    length, beyond = sym.sub(end, start), sym.sub(sym.sub(size, end), start)
+    if not (sym.is_at_least(length, 0, least=1) and sym.is_at_least(beyond, 0)):
+        return None
+    smallest = dict.fromkeys(symbols_of(start), 1)
+    return sym.maximum(length, 0) if evaluate(start, smallest) > 0 else None
 
 
 def _slice_extent(

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache, reduce
 
-from tracea_graph.ir import Expr, Extent, combine
+from tracea_graph.ir import Expr, Extent, combine, symbols_of
 from tracea_graph.onnx_io.size_polynomials import (
     ONE,
     Monomial,
@@ -94,9 +94,20 @@ def ceil_div(a: Extent, b: Extent) -> Extent:
 
 
 def minimum(a: Extent, b: Extent) -> Extent:
-    if is_at_least(sub(a, b), 0):
+    if is_at_least(sub(a, b), 0) or _covers(a, b):
         return b
-    return a if is_at_least(sub(b, a), 0) else _extreme("min", a, b)
+    return a if is_at_least(sub(b, a), 0) or _covers(b, a) else _extreme("min", a, b)
+
+
+def _covers(a: Extent, b: Extent) -> bool:
+    """Whether ``a`` is ``max(…, 0)`` of the symbol ``b`` alone, and at least ``b`` from 1 on.
+
+    Where ``b`` is 0, ``a`` is at least 0.
+    """
+    if not (isinstance(a, Expr) and a.op == "max" and a.args[1] == 0 and isinstance(b, str)):
+        return False
+    inner = a.args[0]
+    return {*symbols_of(inner)} == {b} and is_at_least(sub(inner, b), 0, least=1)
 
 
 def maximum(a: Extent, b: Extent) -> Extent:

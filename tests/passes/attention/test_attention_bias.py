@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.graphs import Net, assert_same, loaded, normal, only, schedule_only
+from tracea_graph import load
 from tracea_graph.ir import DType
 from tracea_graph.passes.attention.attention import Attention
 
@@ -138,6 +140,32 @@ def test_conformer_with_weights_zeroed_after_the_softmax(fill: float, keeps: boo
     kept = (seen[:, None] & seen[:, :, None])[:, None]
     feeds = {x: normal(2, H, rows, D, seed=i) for i, x in enumerate("qkv")}
     assert_same(net, graph, {**feeds, "m": kept if keeps else ~kept})
+
+
+def test_conformer_of_any_length(tmp_path: Path) -> None:
+    """The table of relative positions is cut about its centre, by the number of frames."""
+    net, most = Net(), 16
+    q, k, v = (net.input(x, "batch", H, "seq", D) for x in "qkv")
+    count = net("Slice", net("Shape", q), net.ints(2), net.ints(3))
+    table, ends = net.const(normal(1, H, 2 * most - 1, D, seed=9)), (net.ints(most),) * 2
+    last = net("Sub", net("Add", ends[1], count), net.ints(1))
+    places = net("Slice", table, net("Sub", ends[0], count), last, net.ints(2))
+    content, position = (
+        net("MatMul", q, net("Transpose", x, perm=[0, 1, 3, 2])) for x in (k, places)
+    )
+    sizes = net("Shape", position)
+    padded = net("Pad", position, net.ints(0, 0, 0, 1, 0, 0, 0, 0))
+    turned = net("Reshape", padded, net("Concat", net.ints(0, 0, -1), count, axis=0))
+    shifted = net("Slice", turned, net.ints(1), net.ints(2**62), net.ints(2))
+    shifted = net("Slice", net("Reshape", shifted, sizes), net.ints(0), count, net.ints(3))
+    scores = net("Div", net("Add", content, shifted), D**0.5)
+    y = net("MatMul", net("Softmax", scores, axis=-1), v)
+    graph = load(net.save(tmp_path / "m.onnx", y))
+    trace = schedule_only(graph, Attention())
+    assert trace.applied() == {"attention": 1}, trace.misses()
+    for seq in (1, 5, most):
+        feeds = {x: normal(2, H, seq, D, seed=i) for i, x in enumerate("qkv")}
+        assert_same(net, graph, feeds)
 
 
 @pytest.mark.parametrize(
