@@ -154,3 +154,22 @@ def test_a_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
     other = function("Other", [call("Own", "a", "r")])
     with pytest.raises(ModelError, match=r"function '\w+' of 'local' calls itself"):
         read(with_functions([call("Own", "x", "y")], own, other), tmp_path)
+
+
+def test_a_call_with_more_operands_than_its_function_is_refused(tmp_path: Path) -> None:
+    own = function("Own", [node("Tanh", "a", "r")])
+    with pytest.raises(ModelError, match=r"'Own' has 2 inputs, but the function 'Own' of 'local'"):
+        read(with_functions([node("Own", "x x", "y", domain="local")], own), tmp_path)
+
+
+def test_overloaded_functions_stay(tmp_path: Path) -> None:
+    plain, other = (
+        function("Own", [node("Tanh", "a", "r")]),
+        function("Own", [node("Neg", "a", "r")]),
+    )
+    other.overload = "neg"
+    calls = [call("Own", "x", "m"), call("Own", "m", "y")]
+    calls[1].overload = "neg"
+    loaded = read(with_functions(calls, plain, other), tmp_path)
+    assert [f.overload for f in loaded.skeleton.functions] == ["", "neg"]
+    assert [n.op_type for n in loaded.skeleton.graph.node] == ["Own", "Own"]

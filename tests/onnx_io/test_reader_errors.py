@@ -209,6 +209,8 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     ("entries", "reason"),
     [
         ({"offset": 2048}, "needs bytes 2048 to"),
+        ({"offset": 2049}, "begins at byte 2049 of w.bin, which has only 2048"),
+        ({"offset": -4}, "begins at byte -4"),
         ({"offset": 0, "length": 9999}, "which has only 2048"),
         ({"offset": 4, "length": 1024}, "holds 1024 bytes"),
     ],

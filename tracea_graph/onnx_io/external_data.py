@@ -42,7 +42,12 @@ def locate_external(proto: TensorProto, model: Path) -> FileSegment:
         length = int(entries["length"]) if entries.get("length") else whole - offset
     except ValueError:
         raise ModelError(f"the external data of {proto.name!r} has no numeric offset") from None
-    if offset < 0 or length < 0 or offset + length > whole:
+    if not 0 <= offset <= whole:
+        raise ModelError(
+            f"the external data of {proto.name!r} begins at byte {offset} of {path.name}, "
+            f"which has only {whole}"
+        )
+    if length < 0 or offset + length > whole:
         raise ModelError(
             f"{proto.name!r} needs bytes {offset} to {offset + length} of {path.name}, "
             f"which has only {whole}"

@@ -32,19 +32,23 @@ def inline_local_functions(skeleton: ModelProto, spans: PayloadSpans) -> None:
     """Replace calls of model-local functions by the functions' nodes, in place.
 
     ``spans`` are renumbered to match the new nodes.  These functions are not inlined: those of
-    results of this tool, those of domains with kernels in ONNX Runtime, and those that are written
-    for another operator set than the model.  Models with training information keep all.  Raises
-    ModelError if a function calls itself, or if the graph would become too large.
+    results of this tool, those of domains with kernels in ONNX Runtime, overloaded ones, and those
+    that are written for another operator set than the model.  Models with training information
+    keep all.  Raises ModelError if a function calls itself or gets more operands than it has, or
+    if the graph would become too large.
     """
     functions = {(f.domain, f.name): f for f in skeleton.functions}
+    overloaded = {(f.domain, f.name) for f in skeleton.functions if f.overload}
     calls = {key: [*map(_key, _nodes(function))] for key, function in functions.items()}
     order = _callees_first({key: [c for c in calls[key] if c in calls] for key in calls})
-    chosen = {key for key in order if _is_suited(functions[key], skeleton)}
+    suited = {key for key in order if _is_suited(functions[key], skeleton)}
+    chosen = suited - overloaded
     if (count := _size(skeleton, calls, order)) > _MOST_NODES:
         raise ModelError(f"with its functions inlined, the model has {count:,} nodes")
     if not chosen or skeleton.training_info:
         return
-    others = [f for key, f in functions.items() if key not in chosen]
+    _check_calls(skeleton, {key: functions[key] for key in chosen})
+    others = [f for f in skeleton.functions if (f.domain, f.name) not in chosen]
     given = ModelProto()
     given.CopyFrom(skeleton)
     given.ClearField("functions")
@@ -60,6 +64,21 @@ def inline_local_functions(skeleton: ModelProto, spans: PayloadSpans) -> None:
     skeleton.functions.extend(others)
     firsts = [next(iter(node.output), "") for node in skeleton.graph.node]
     spans.constants = {i: constants[v] for i, v in enumerate(firsts) if v in constants}
+
+
+def _check_calls(model: ModelProto, functions: Mapping[_Key, FunctionProto]) -> None:
+    """Raise ModelError if a call has more inputs or outputs than its function."""
+    inner = [node for function in model.functions for node in _nodes(function)]
+    for node in (*all_nodes(model.graph), *inner):
+        if (function := functions.get(_key(node))) is None:
+            continue
+        for what in ("input", "output"):
+            given, known = len(getattr(node, what)), len(getattr(function, what))
+            if given > known:
+                raise ModelError(
+                    f"node {node.name or node.op_type!r} has {given} {what}s, but the function "
+                    f"{function.name!r} of {function.domain!r} has {known}"
+                )
 
 
 def _give_defaults(model: ModelProto) -> None:
