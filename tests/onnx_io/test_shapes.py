@@ -97,6 +97,15 @@ CASES: dict[str, tuple[list[NodeProto], list[Any], str]] = {
             ("from its end", 1023, 0, 1023, "f32[?0,12]"),
         )
     },
+    "table rows about its centre, by frames": (
+        [node("Transpose", "x", "c", perm=[0, 2, 1]),
+         node("MaxPool", "c", "f", kernel_shape=[3], strides=[2]), node("Shape", "f", "q"),
+         node("Slice", "q two three", "n"), node("Sub", "middle n", "a"),
+         node("Add", "last n", "e"), node("Slice", "table a e z", "places"),
+         node("Unsqueeze", "places z", "r"), node("Slice", "r z n one", "y")],
+        [ints("one", 1), ints("two", 2), ints("three", 3), ints("z", 0), ints("middle", 512),
+         ints("last", 511), tensor("table", np.ones((1023, 12)))], "f32[1,(((s+1)//2)-1),12]",
+    ),
     "range": (
         [node("Shape", "x", "q"), node("Gather", "q i", "n"), node("Range", "o n i", "y")],
         [tensor("i", 1, np.int64), tensor("o", 0, np.int64)], "i64[s]",

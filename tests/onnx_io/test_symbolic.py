@@ -109,3 +109,6 @@ def test_the_least_of_a_size_and_one_that_covers_it() -> None:
     assert sym.minimum(less, "s") != "s" and sym.minimum(other, "s") != "s"
     for s in range(5):
         assert evaluate(sym.minimum(twice, "s"), {"s": s}) == min(max(2 * s - 1, 0), s)
+    frames = sym.sub(sym.div(sym.add("s", 1), 4), 1)
+    places = sym.maximum(sym.sub(sym.mul(frames, 2), 1), 0)
+    assert sym.minimum(places, frames) == sym.minimum(frames, places) == frames

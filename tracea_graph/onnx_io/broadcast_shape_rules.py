@@ -141,7 +141,9 @@ def _centred(facts: ValueFacts, size: Extent, start: Any, end: Any) -> Extent | 
     if not isinstance(size, int) or any(e is None or isinstance(e, int) for e in (start, end)):
         return None
     length, beyond = sym.sub(end, start), sym.sub(sym.sub(size, end), start)
-    if not (sym.is_at_least(length, 0, least=1) and sym.is_at_least(beyond, 0)):
+    more = sym.add(length, 1)
+    grows = sym.is_at_least(length, 0, least=1) or any(sym.mul(s, 2) == more for s in facts.sizes)
+    if not (grows and sym.is_at_least(beyond, 0)):
         return None
     smallest = dict.fromkeys(symbols_of(start), 1)
     return sym.maximum(length, 0) if evaluate(start, smallest) > 0 else None
@@ -158,7 +160,10 @@ def _slice_extent(
         whole = start == -1 and isinstance(end, int) and end < -_FAR
         return sym.ceil_div(size, -step) if whole else None
     reach = _reach(facts, size, start, end)
-    return None if reach is None else sym.maximum(sym.ceil_div(reach, step), 0)
+    if reach is None:
+        return None
+    length = sym.ceil_div(reach, step)
+    return length if facts.not_negative(length) else sym.maximum(length, 0)
 
 
 def _reach(facts: ValueFacts, size: Extent, start: Any, end: Any) -> Extent | None:

@@ -100,14 +100,17 @@ def minimum(a: Extent, b: Extent) -> Extent:
 
 
 def _covers(a: Extent, b: Extent) -> bool:
-    """Whether ``a`` is ``max(…, 0)`` of the symbol ``b`` alone, and at least ``b`` from 1 on.
+    """Whether ``a`` is ``max(2·b − 1, 0)``, or ``max(…, 0)`` of the symbol ``b`` alone and at
+    least ``b`` from 1 on.
 
-    Where ``b`` is 0, ``a`` is at least 0.
+    Where the size ``b`` is 0, ``a`` is at least 0.
     """
-    if not (isinstance(a, Expr) and a.op == "max" and a.args[1] == 0 and isinstance(b, str)):
+    if not (isinstance(a, Expr) and a.op == "max" and a.args[1] == 0 and not isinstance(b, int)):
         return False
     inner = a.args[0]
-    return {*symbols_of(inner)} == {b} and is_at_least(sub(inner, b), 0, least=1)
+    if {*symbols_of(inner)} == {b}:
+        return is_at_least(sub(inner, b), 0, least=1)
+    return add(inner, 1) == mul(b, 2)
 
 
 def maximum(a: Extent, b: Extent) -> Extent:
