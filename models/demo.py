@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from rich.console import Console
-from rich.table import Table
 
 from tracea_graph import api
 from tracea_graph.check.input_feeds import choose_bindings, synthesize_inputs
 from tracea_graph.check.timing_statistics import PairedTimes, Ratio, speed_ratio
+from tracea_graph.views.terminal_tables import Column, FittedTable
 
 __all__ = ["compare", "error_between", "kernel_nodes", "main", "open_session", "summary", "table"]
 
@@ -76,14 +76,16 @@ def kernel_nodes(model: Path) -> tuple[int, int]:
     return sum(present and node.domain.startswith("tracea.") for node in nodes), len(nodes)
 
 
-def table(title: str, rate: Ratio, error: float, ran: tuple[int, int]) -> Table:
-    """Return a table of one row: before, after, ratio, error, nodes run as kernels."""
-    bounds = f"{rate.low:.3f}–{rate.high:.3f} with 99 % confidence"
-    made = Table(title=title, caption=f"medians of {rate.pairs} pairs; ratio {bounds}")
-    for head in ("before", "after", "ratio", "max error", "nodes run as kernels"):
-        made.add_column(head, justify="right", no_wrap=True)
-    times = (f"{rate.a_ms:.2f} ms", f"{rate.b_ms:.2f} ms", f"{rate.median:.3f}×")
-    made.add_row(*times, f"{error:.1e} of max|y|", f"{ran[0]} of {ran[1]}")
+def table(title: str, rate: Ratio, error: float, ran: tuple[int, int]) -> FittedTable:
+    """Return a table of one row: times, speedup, error, nodes run as kernels."""
+    heads = ("before", "after", "speedup", "99 % bounds", "pairs", "max error", "kernels")
+    spare = {"pairs": 1}
+    made = FittedTable(title, [Column(h, "right", spare=spare.get(h, 0)) for h in heads])
+    made.add_row(
+        f"{rate.a_ms:.2f} ms", f"{rate.b_ms:.2f} ms", f"{rate.median:.3f}×",
+        f"{rate.low:.3f}–{rate.high:.3f}", str(rate.pairs), f"{error:.1e} of max|y|",
+        f"{ran[0]} of {ran[1]}",
+    )  # fmt: skip
     return made
 
 
@@ -108,7 +110,7 @@ def main() -> None:
     before, after = open_session(args.original), open_session(args.result)
     error = error_between(before.run(None, feeds), after.run(None, feeds))
     rate = speed_ratio(compare(before, after, feeds))
-    title = f"{args.original.name}, {binding.label}, 1 thread, plain onnxruntime"
+    title = f"{args.original.name}, {binding.label}, 1 thread, plain onnxruntime, medians"
     console = Console(highlight=False)
     console.print(table(title, rate, error, kernel_nodes(args.result)))
     console.print(summary(args.result.with_suffix(".json")), markup=False, soft_wrap=True)
