@@ -9,7 +9,7 @@ from typing import Any
 from tracea_graph.ir import Extent, combine, product
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import few_pixel_convolution, warpgroup_convolution
-from tracea_graph.kernels.gpu.families.convolution import groups_of
+from tracea_graph.kernels.gpu.families.convolution import groups_of, is_of_volumes
 from tracea_graph.kernels.gpu.tile_choice import (
     H100_SMS,
     LEAST_FILTERS,
@@ -63,8 +63,11 @@ def convolution_choices(call: Call, steps: int, reads: int) -> list[tuple[Varian
     rows, depth = product(tuple(pixels)), product(named["w"].dims[1:])
     height, width, deep = (n if isinstance(n, int) else 0 for n in (rows, filters, depth))
     image = prod(n for n in pixels[1:] if isinstance(n, int))
-    able = {warpgroup_tile_of(v): v for v in VARIANTS if v.template == WINDOWS
-            and v.dtype == call.dtype and not warpgroup_convolution.refusal(call, v)}  # fmt: skip
+    fit = [v for v in VARIANTS if v.template == WINDOWS and v.dtype == call.dtype
+           and not warpgroup_convolution.refusal(call, v)]  # fmt: skip
+    by_two = [v for v in fit if "halves" in v.params and is_of_volumes(call)]
+    fit = by_two or [v for v in fit if "halves" not in v.params]
+    able = {warpgroup_tile_of(v): v for v in fit}
     tiles = choose_warpgroup_tiles(
         g := groups_of(call), height, width // g, deep * (1 + (call.dtype in PRODUCTS)), [*able],
         LEAST_FILTERS, image, steps, reads, PRODUCTS.get(call.dtype, 0),

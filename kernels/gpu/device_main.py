@@ -290,14 +290,14 @@ class Comparison:
         return (ctypes.c_char * len(raw)).from_buffer_copy(raw)
 
     def _encoded(self, described: dict[str, Any], at: int) -> bytes:
-        """Return a tensor map with 128-byte swizzled rows, encoded as the runtime encodes it."""
+        """Return a tensor map with swizzled rows of 128 or 64 bytes, as the runtime encodes it."""
         d = self.gpu.driver
         kind = getattr(d.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{described['type']}")
         dims, strides = ([d.cuuint64_t(n) for n in described[key]] for key in ("dims", "strides"))
         rank, tensor = len(dims), (kind, d.cuuint32_t(len(dims)), at, dims, strides)
         plain = (
             d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            getattr(d.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{described['line']}B"),
             d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
             d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )

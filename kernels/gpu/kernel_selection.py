@@ -204,7 +204,8 @@ def tile_numbers(variant: Variant) -> tuple[int, ...]:
     if variant.template in (FEW_ROWS, FEW_PIXELS):
         return 64, p["n"], 0, 0, p["split"], 0, 0
     if variant.template in (WARPGROUPS, WINDOWS):
-        return p["m"], p["n"], 64, p["stages"], p["depths"], p["pingpong"], p["pair"]
+        k = 64 // (1 + p.get("halves", 0))
+        return p["m"], p["n"], k, p["stages"], p["depths"], p["pingpong"], p["pair"]
     size = 4 if variant.dtype in ("f32", "tf32", "tf32x3") else 2
     return p["m"], p["n"], p.get("k", p.get("k_bytes", 0) // size), p.get("stages", 0), 0, 0, 0
 

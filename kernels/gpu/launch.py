@@ -63,8 +63,8 @@ class TensorMap:
     """Arguments of ``cuTensorMapEncodeTiled``: a tensor, and the box that one copy transfers.
 
     Axes are innermost first.  ``strides`` are in bytes, from axis 1 on; axis 0 is contiguous.
-    Rows of the box have 128 bytes and are swizzled.  If there is a ``window``, the fields are
-    arguments of ``cuTensorMapEncodeIm2col`` instead: the tensor is an image, and the box has
+    Rows of the box have 128 or 64 bytes and are swizzled.  If there is a ``window``, the fields
+    are arguments of ``cuTensorMapEncodeIm2col`` instead: the tensor is an image, and the box has
     channels and pixels.  Floats may be ``rounded`` to tf32 by the copy.
     """
 
@@ -75,6 +75,11 @@ class TensorMap:
     box: tuple[int, ...]
     window: Window | None = None
     rounded: bool = False
+
+    @property
+    def line(self) -> int:
+        """Number of bytes of a row of the box."""
+        return self.box[0] * int(self.dtype.size)
 
     @property
     def fits(self) -> bool:

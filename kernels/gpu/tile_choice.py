@@ -13,8 +13,9 @@ __all__ = [
     "LEAST_SIDE", "LONG_ROWS", "LOW_RANK_TILES", "MANY_PIXELS", "MANY_ROWS", "MANY_SHARED",
     "MEASURED_BYTES", "MLP_TILES", "MOST_FEW", "MOST_PROJECTION_CLUSTERS", "NORMED_TILES",
     "ONE_CODED_ROW", "ONE_ROW_TILES", "PROMOTED_TILE", "SHARED_W", "SHARED_X", "SHORT",
-    "SPLIT_TILES", "SQUARE_WINDOW", "STRIDED_LANES", "TF32_TILES", "TYPICAL_FEW",
-    "WARPGROUP_TILES", "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile", "OneRow", "WarpgroupTile",
+    "SPLIT_TILES", "SQUARE_WINDOW", "STRIDED_LANES", "TF32_TILES", "TWO_TAP_TILES",
+    "TYPICAL_FEW", "WARPGROUP_TILES", "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile", "OneRow",
+    "WarpgroupTile",
     "choose_concurrent_tile", "choose_few_tile", "choose_tile", "choose_warpgroup_tiles",
     "choose_wide_rows", "few_microseconds", "most_few", "one_row_width", "tile_cycles",
 ]  # fmt: skip
@@ -30,6 +31,10 @@ CONVOLUTION_TILES: tuple[WarpgroupTile, ...] = (
     (128, 256, 4, 0, 0), (128, 192, 5, 0, 0), (128, 128, 6, 1, 0), (128, 128, 6, 0, 0),
     (128, 96, 7, 0, 0), (128, 64, 8, 0, 0), (128, 32, 9, 0, 0),
 )  # fmt: skip
+TWO_TAP_TILES: tuple[WarpgroupTile, ...] = (
+    (128, 128, 6, 0, 0), (128, 64, 8, 0, 0), (128, 32, 9, 0, 0),
+)  # fmt: skip
+"""Tiles of convolutions of up to 32 channels, whose steps have those of two taps."""
 WARPGROUP_TILES: tuple[WarpgroupTile, ...] = (
     *CONVOLUTION_TILES[:2], (128, 192, 5, 1, 0), *CONVOLUTION_TILES[2:], (64, 192, 6, 1, 0),
     (64, 192, 6, 1, SHARED_X), (128, 192, 5, 0, SHARED_X),

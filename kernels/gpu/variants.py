@@ -32,6 +32,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     STRIDED_LANES,
     TF32_TILES,
     TWO_OF_FOUR_TILES,
+    TWO_TAP_TILES,
     WARPGROUP_TILES,
     WHOLE_KEYS,
     WINDOW_TILES,
@@ -132,8 +133,9 @@ def _wgmma(dtype: str, m: int, n: int, stages: int, pingpong: int, pair: int = 0
     With ``pair``, two blocks of a cluster share an operand, and ``depths`` blocks of a cluster
     share the depth of a tile; see :data:`WarpgroupTile`.
     """
+    halves = {"halves": 1} if depth < 64 and dtype in ("f16", "bf16") else {}  # two taps a step
     params = {"m": m, "n": n, "stages": stages, "pingpong": pingpong, "pair": pair,
-              "depths": depths, "gated": 0}  # fmt: skip
+              "depths": depths, "gated": 0, **halves}  # fmt: skip
     tile = f"{m}x{n}x{depth}x{stages}x{1 + pingpong}{('', 'x', 'w')[pair]}"
     tile += f"d{depths}" * (depths > 0)
     return Variant("gemm", dtype, "gemm_wgmma.cu.in", tile, 384, params, ("wgmma",))
@@ -404,13 +406,12 @@ VARIANTS = (
         for tile in ((128, 128, 32, 4, 64, 64, 2), (64, 64, 64, 3, 32, 32, 2))
     ),
     *(
-        replace(_wgmma(d, *tile), op="conv", template="conv_wgmma.cu.in")
-        for d in ("f16", "bf16")
-        for tile in (*CONVOLUTION_TILES, *DEPTH_TILES)
-    ),
-    *(
-        replace(_wgmma(d, *tile, depth=32), op="conv", template="conv_wgmma.cu.in")
-        for d, tiles in (("tf32", TF32_TILES), ("tf32x3", SPLIT_TILES))
+        replace(_wgmma(d, *tile, depth=depth), op="conv", template="conv_wgmma.cu.in")
+        for d, depth, tiles in (
+            *((d, 64, (*CONVOLUTION_TILES, *DEPTH_TILES)) for d in ("f16", "bf16")),
+            *((d, 32, TWO_TAP_TILES) for d in ("f16", "bf16")),
+            *(("tf32", 32, TF32_TILES), ("tf32x3", 32, SPLIT_TILES)),
+        )
         for tile in tiles
     ),
     *(_few_pixels(d, *tile) for d in ("f16", "bf16") for tile in FEW_PIXEL_TILES),

@@ -290,7 +290,8 @@ API int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* at, con
   } made = {};
   if ((uint64_t)map % 64 || (type && type != 6 && type != 7 && type != 9 && type != 11) || rank < 2 || rank > 5) return INVALID;
   const uint8_t size = type == 7 || type == 11 ? 4 : type ? 2 : 1;  // UINT8 is 0, FLOAT32 7
-  if ((uint64_t)at % 16 || interleave || swizzle != 3 || fill || box[0] * size != 128) return INVALID;
+  if ((uint64_t)at % 16 || interleave || fill || box[0] * size != (swizzle == 3 ? 128u : 64u)) return INVALID;
+  if (swizzle != 2 && swizzle != 3) return INVALID;
   made.address = (uint64_t)at, made.rank = (uint8_t)rank, made.size = size, made.rounded = type == 11;
   for (uint32_t i = 0; i < rank; ++i) {
     if (!dims[i] || dims[i] > 1ull << 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID;

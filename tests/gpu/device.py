@@ -41,7 +41,7 @@ def encoded(m: TensorMap) -> bytes:
         types[DType.F32] = kind.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
     rank, whole = len(m.dims), [driver.cuuint64_t(n) for n in (*m.dims, *m.strides)]
     plain = (driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-             driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+             getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{m.line}B"),
              driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)  # fmt: skip
     tensor = types[m.dtype], driver.cuuint32_t(rank), m.address, whole[:rank], whole[rank:]

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.gpu.timing_row import BYTE_GROUPS, FAR, Row, Work
 from tests.kernels.gpu import integer_cases, window_cases
-from tests.kernels.gpu.cases import conv, depthwise
+from tests.kernels.gpu.cases import conv, depthwise, pool
 from tracea_graph.ir import DType
 from tracea_graph.kernels.gpu.convolution_choice import choose_few_pixels
 from tracea_graph.kernels.gpu.tile_choice import FEW_PIXEL_TILES
@@ -17,6 +17,8 @@ from tracea_graph.kernels.gpu.variants import PROJECTION_TILES
 __all__ = ["ROWS"]
 
 _DEPTHS = ("128x128x64x5x1d2", "128x128x64x4x1d4", "128x128x64x4x1d8")
+_BY_TWO = ("128x128x32x6x1", "128x64x32x8x1", "128x32x32x9x1")
+"""Tiles whose steps have up to 32 channels of two taps."""
 _WINDOWS = ("128x256x64x4x1", "128x128x64x6x2", "128x128x64x6x1", "128x64x64x8x1")
 
 
@@ -74,6 +76,8 @@ def _volume(n: int, sides: tuple[int, int, int], c: int, filters: int, stride: i
 
     few = choose_few_pixels(math.prod(out), filters, -(-c // 64) * 27, FEW_PIXEL_TILES)
     tiles = ("128x128x32x4", *_WINDOWS)
+    if c <= 32:
+        tiles = ("128x64x64x8x1", "128x32x64x9x1", *_BY_TWO)
     tiles += _DEPTHS if n * math.prod(out) * filters < 2 * _FEW_RESULTS else ()
     if n == 1 and few is not None:
         tiles += ("x".join(map(str, (64, *few[0]))),)
@@ -84,7 +88,8 @@ def _volume(n: int, sides: tuple[int, int, int], c: int, filters: int, stride: i
 
 VOLUMES = (
     (2, (32, 56, 56), 64, 64), (2, (16, 28, 28), 128, 128), (2, (32, 56, 56), 64, 128, 2),
-    (2, (8, 14, 14), 256, 256), (1, (64, 64, 64), 32, 64), (1, (4, 7, 7), 512, 512),
+    (2, (8, 14, 14), 256, 256), (1, (64, 64, 64), 32, 64), (1, (64, 64, 64), 32, 32),
+    (1, (64, 64, 64), 32, 64, 2), (1, (4, 7, 7), 512, 512),
     (1, (2, 7, 7), 512, 512), (1, (2, 7, 7), 256, 256), (1, (4, 14, 14), 256, 256),
     (1, (8, 14, 14), 128, 128), (1, (4, 4, 4), 256, 256),
 )  # fmt: skip
@@ -124,6 +129,47 @@ def _depthwise(side: int, channels: int, stride: int = 1, taps: int = 3) -> Row:
     tiles = ("2x2", "1x4", "1x1") if taps == _TAPS else ("1x4", "7x7", *lanes)
     return Row(f"depthwise f16 b32 {side}x{side} {channels} {taps}x{taps}/{stride}", made, tiles,
                _convolve(32, side, channels, channels, taps, stride, channels))  # fmt: skip
+
+
+CHANNELWISE = (
+    (2, (16, 56, 56), 56), (2, (16, 28, 28), 112), (2, (16, 14, 14), 216), (1, (32, 64, 64), 32),
+)  # fmt: skip
+"""Depthwise convolutions of video nets, and volumes as pools have them: batch, sides, channels."""
+
+
+def _channelwise(n: int, sides: tuple[int, int, int], c: int, stride: int = 1) -> Row:
+    """A depthwise convolution by 3 × 3 × 3 of volumes."""
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        x = torch.randn(n, c, *sides, device="cuda").half()
+        w = torch.randn(c, 1, 3, 3, 3, device="cuda").half()
+        last = torch.channels_last_3d
+
+        def run(x: Any, w: Any, b: Any) -> Any:
+            return torch.nn.functional.conv3d(x, w, b, stride=stride, padding=1, groups=c)
+
+        return run, [x.to(memory_format=last), w, torch.randn(c, device="cuda").half()]
+
+    made = depthwise(DType.F16, (n, *sides, c), (3,) * 3, (stride,) * 3)
+    tiles = ("2x2", "1x4", "1x1", "256") if stride == 1 else ("1x4", "1x1")
+    name = f"depthwise3d f16 b{n} {'x'.join(map(str, sides))} {c}/{stride}"
+    return Row(name, made, tiles, work)
+
+
+def _pooled_volume(n: int, sides: tuple[int, int, int], c: int, kind: str) -> Row:
+    """A pool of every second window of 3 × 3 × 3."""
+
+    def work(torch: Any) -> tuple[Callable[..., Any], list[Any]]:
+        x = torch.randn(n, c, *sides, device="cuda").half()
+        pooled = {"max": torch.nn.functional.max_pool3d, "average": torch.nn.functional.avg_pool3d}
+
+        def run(x: Any) -> Any:
+            return pooled[kind](x, 3, 2, 1)
+
+        return run, [x.to(memory_format=torch.channels_last_3d)]
+
+    name = f"pool3d {kind} f16 b{n} {'x'.join(map(str, sides))} {c}"
+    return Row(name, pool(DType.F16, (n, *sides, c), kind), ("1x4", "1x1", "256"), work)
 
 
 PROJECTED = (
@@ -170,6 +216,8 @@ ROWS: tuple[Row, ...] = (
     *(_conv(8, *shape) for shape in RESNET if shape[3] == _TAPS and shape[0] <= 14),
     *(_conv(1, *shape) for shape in BOTTLENECKS),
     *(_volume(*one) for one in VOLUMES),
+    *(_channelwise(*one, stride) for one in CHANNELWISE for stride in (1, 2)),
+    *(_pooled_volume(*one, kind) for one in CHANNELWISE[-1:] for kind in ("max", "average")),
     *(_grouped(32, *one) for one in ((56, 128, 32), (28, 256, 32), (14, 512, 32), (28, 512, 8))),
     *(_depthwise(*one) for one in MOBILENET),
     *(_depthwise(*one, taps=7) for one in CONVNEXT),

@@ -1,8 +1,9 @@
 """Implicit-GEMM convolution by warpgroups for sm_90a; tensor maps copy the pixels of each tap.
 
 The matmul is that of :mod:`convolution`.  Its depth is taps × channels, in steps of 64 channels of
-a tap, 32 of float32, or 128 of bytes.  If the image has fewer channels than a step, the copy fills
-the others with zeros.  Tensor maps of volumes have an axis more than those of images.
+a tap, 32 of float32, 128 of bytes, or up to 32 channels of two taps (``halves``).  If the image
+has fewer channels than a step, the copy fills the others with zeros.  Tensor maps of volumes have
+an axis more than those of images.
 """
 
 from __future__ import annotations
@@ -68,9 +69,23 @@ def name(call: Call) -> str:
 
 def refusal(call: Call, variant: Variant) -> str:
     """Return why a variant cannot compute a call, or "" if it can at some sizes."""
-    if why := refusal_of_image(call, _span(call)):
+    halves = variant.params.get("halves", 0)
+    if halves and (why := _refusal_of_halves(call)):
+        return why
+    if why := refusal_of_image(call, _span(call) // (1 + halves)):
         return why
     return warpgroup_matmul.refusal(product_of_windows(call), variant)
+
+
+def _refusal_of_halves(call: Call) -> str:
+    """Return why steps do not consist of the channels of two taps, or "" if they do."""
+    filters: View = CALLS.of(call).named(call)["w"]  # type: ignore[assignment]
+    _, *taps, channels = filters.dims
+    if not isinstance(channels, int) or channels > CHANNELS // 2:
+        return f"a tap has more than {CHANNELS // 2} channels, or an unknown number"
+    if groups_of(call) > 1 or product(tuple(taps)) == 1:
+        return "there are groups of channels, or one tap alone"
+    return ""
 
 
 def _span(call: Call) -> int:
@@ -130,24 +145,26 @@ def shared(call: Call, variant: Variant) -> int:
 
 
 def launch(call: Call, variant: Variant, symbol: str) -> Launch:
-    maps, more, steps = operands(call, variant.params["m"], variant.params["n"])
+    halves, m, n = (variant.params.get(one, 0) for one in ("halves", "m", "n"))
+    maps, more, steps = operands(call, m, n, halves=bool(halves))
     depth, made = combine("mul", steps, _span(call)), product_of_windows(call)
     maps = [replace(one, rounded=call.dtype == "tf32") for one in maps]
     return warpgroup_matmul.launch_over(made, variant, symbol, maps, depth, more)
 
 
 def operands(
-    call: Call, m: int, n: int, types: tuple[DType, DType] | None = None
+    call: Call, m: int, n: int, types: tuple[DType, DType] | None = None, halves: bool = False
 ) -> tuple[list[Argument], list[Argument], Extent]:
     """Return the tensor maps of x and w, further arguments, and the number of depth steps.
 
     A copy transfers m pixels of x, or n filters of w.  The further arguments describe the window.
-    ``types`` are the element types of x and w, if not those of the call.
+    ``types`` are the element types of x and w, if not those of the call.  A step has two taps if
+    it has ``halves``, whose number is then the first further argument.
     """
     named: dict[str, Any] = CALLS.of(call).named(call)
     x, w, a = named["x"], named["w"], call.attributes
     left, right = types or (TYPES[call.dtype],) * 2
-    span = LINE // int(left.size)
+    span = LINE // int(left.size) // (1 + halves)
     filters, *taps, channels = w.dims
     groups = groups_of(call)
     # the last start lies as far beyond the image as the results need
@@ -162,5 +179,6 @@ def operands(
         box = (1, *box)
     maps = [pixel_map(x, left, (m, span), window), tensor_map(by_tap, right, box)]
     blocks = -(-channels // span)
-    more = [divisor(blocks), *window_arguments(call), *map(i32, (channels,) * (groups > 1))]
-    return maps, more, combine("mul", count, blocks)
+    more = [divisor(count if halves else blocks), *window_arguments(call),
+            *map(i32, (channels,) * (groups > 1))]  # fmt: skip
+    return maps, more, combine("ceildiv", count, 2) if halves else combine("mul", count, blocks)

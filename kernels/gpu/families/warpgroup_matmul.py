@@ -101,7 +101,8 @@ def shared_layout(call: Call, variant: Variant) -> Tile:
     split = variant.dtype == "tf32x3"
     return Tile(p["m"], p["n"], p["stages"], bool(p["pingpong"]), by_depth, size, split,
                 p["depths"] or 1, bool(p["gated"]), p.get("first", 0),
-                bool(p.get("normed")), bool(p.get("half_depth")))  # fmt: skip
+                bool(p.get("normed")), bool(p.get("half_depth")),
+                bool(p.get("halves")))  # fmt: skip
 
 
 def vectors_of(call: Call, variant: Variant) -> tuple[Vector, ...]:
@@ -351,6 +352,7 @@ def parameters(
         "strided": False,
         "conv": False,
         "volume": False,
+        "by_two": tile.halves,
         "blocks_of": False,
         "read": read,
         "written": written,

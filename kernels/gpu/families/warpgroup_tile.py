@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tracea_graph.kernels.gpu.semantic.multistage_pipeline import BarrierMode, Ring
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE
-from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import MatrixOperand
+from tracea_graph.kernels.gpu.semantic.wgmma_descriptors import HalvedOperand, MatrixOperand
 
 __all__ = ["ROWS", "STRIP", "WORD", "Tile", "Vector"]
 
@@ -58,6 +58,8 @@ class Tile:
     """
     half_depth: bool = False
     """Whether a block computes half of the first product's depth, and not half of its columns."""
+    halves: bool = False
+    """Whether two halves of a stage's depth are copied from different places."""
 
     @property
     def columns(self) -> int:
@@ -115,11 +117,15 @@ class Tile:
         return LINE // self.size
 
     @property
-    def a(self) -> MatrixOperand:
+    def a(self) -> MatrixOperand | HalvedOperand:
+        if self.halves:
+            return HalvedOperand(self.m)
         return MatrixOperand(self.m, self.depth, True, self.size)
 
     @property
-    def b(self) -> MatrixOperand:
+    def b(self) -> MatrixOperand | HalvedOperand:
+        if self.halves:
+            return HalvedOperand(self.n)
         return MatrixOperand(self.n, self.depth, self.by_depth, self.size)
 
     @property

@@ -49,7 +49,7 @@ struct alignas(128) TensorMap {  // CUtensorMap
   uint64_t words[16];
 };
 enum { kMapU8 = 0, kMapF16 = 6, kMapF32 = 7, kMapBF16 = 9, kMapTf32 = 11 };   // CUtensorMapDataType
-enum { kSwizzle128 = 3, kPromote256 = 3 };        // CUtensorMapSwizzle, CUtensorMapL2promotion
+enum { kSwizzle64 = 2, kSwizzle128 = 3, kPromote256 = 3 };  // CUtensorMapSwizzle, CUtensorMapL2promotion
 struct EdgeData {
   unsigned char from_port, to_port, type, reserved[5];
 };

@@ -77,13 +77,14 @@ inline bool describe(const Argument& a, const int64_t* sizes, cu::Address at, cu
                    : map.type == kTf32      ? cu::kMapTf32
                                             : cu::kMapU8;
   const uint32_t rank = static_cast<uint32_t>(map.rank);
+  const int swizzle = map.box[0] * static_cast<uint32_t>(a.bytes) < 128 ? cu::kSwizzle64 : cu::kSwizzle128;
   void* tensor = reinterpret_cast<void*>(at);
   const cu::Result result =
       pixels ? gpu.driver.encode_pixels(out, type, rank, tensor, shape.dims, shape.strides,
                                         shape.lower, shape.upper, map.box[0], map.box[1], steps, 0,
-                                        cu::kSwizzle128, cu::kPromote256, 0)
+                                        swizzle, cu::kPromote256, 0)
              : gpu.driver.encode_map(out, type, rank, tensor, shape.dims, shape.strides, map.box,
-                                     steps, 0, cu::kSwizzle128, cu::kPromote256, 0);
+                                     steps, 0, swizzle, cu::kPromote256, 0);
   return !result;
 }
 

@@ -203,6 +203,7 @@ def _argument(
         assert isinstance(view, View)
         made = one.map(sizes, lambda buffer: 0)
         told = {"type": _TYPES[made.dtype], "dims": made.dims, "strides": made.strides,
+                "line": made.line,
                 "box": made.box}  # fmt: skip
         if (window := made.window) is not None:
             told |= {"before": window.before, "after": window.after, "steps": window.steps}

@@ -13,7 +13,7 @@ from typing import ClassVar
 from tracea_graph.errors import GraphError
 from tracea_graph.kernels.gpu.semantic.shared_memory_swizzle import LINE, RUN, Layout, SwizzleMode
 
-__all__ = ["DEPTH", "Instruction", "MatrixOperand", "SparseOperand", "prove_read"]
+__all__ = ["DEPTH", "HalvedOperand", "Instruction", "MatrixOperand", "SparseOperand", "prove_read"]
 
 DEPTH = 16
 """Depth of one ``wgmma`` on 16-bit elements; it is twice as deep on bytes."""
@@ -95,6 +95,14 @@ class MatrixOperand:
         """Bytes from the operand of one instruction to that of the next, along the depth."""
         return 2 * DEPTH if self.by_depth else DEPTH * LINE
 
+    def place(self, step: int) -> int:
+        """Return the offset of the operand of an instruction along the depth."""
+        return step * self.step
+
+    def slice(self, k: str) -> str:
+        """Return what the C expression ``k`` of an instruction adds to a descriptor."""
+        return f"{k} * {self.step // RUN}"
+
     @property
     def bits(self) -> int:
         """Descriptor bits without the start address, which the kernel adds as ``address >> 4``."""
@@ -143,23 +151,86 @@ class SparseOperand:
     def nbytes(self) -> int:
         return self.extent * self.pitch
 
+    def place(self, step: int) -> int:
+        """Return the offset of the operand of an instruction along the depth."""
+        return step * self.step
+
     @property
     def bits(self) -> int:
         """Descriptor bits without the start address, with the 64-byte swizzle."""
-        return 2 * _SWIZZLED | (_GROUP * self.pitch >> 4) << 32 | RUN >> 4 << 16
+        return _HALF_BITS
 
     def read(self, start: int, at: int, k: int) -> int:
         """Return the offset from which the hardware reads stored number ``k`` of row ``at``."""
-        linear = start + at // _GROUP * _GROUP * self.pitch + at % _GROUP * self.pitch + 2 * k
-        return linear ^ (linear // LINE % (_GROUP // 2)) * RUN
+        return _read_half_line(start, at, k)
 
     def written(self, at: int, k: int) -> int:
         """Return the offset to which a copy writes stored number ``k`` of row ``at``."""
         return _HALF_LINES.offset(at, 2 * k)
 
 
+@dataclass(frozen=True)
+class HalvedOperand:
+    """A tile of ``extent`` rows or columns by 64 numbers of 16 bits, in two panels of 32 each.
+
+    A panel has rows of 64 bytes and is copied for itself: what it holds may lie apart in memory.
+    """
+
+    extent: int
+    by_depth: ClassVar[bool] = True
+    size: ClassVar[int] = 2
+    depth: ClassVar[int] = LINE // 2
+    instruction_depth: ClassVar[int] = DEPTH
+    pitch: ClassVar[int] = LINE // 2
+
+    @property
+    def box(self) -> tuple[int, int]:
+        """Number of rows that one tensor-map copy stores, and of elements in each row."""
+        return self.extent, self.depth // 2
+
+    @property
+    def panel(self) -> int:
+        """Number of bytes that one copy stores."""
+        return self.extent * self.pitch
+
+    @property
+    def nbytes(self) -> int:
+        return 2 * self.panel
+
+    def place(self, step: int) -> int:
+        """Return the offset of the operand of an instruction along the depth."""
+        return step // 2 * self.panel + step % 2 * 2 * DEPTH
+
+    def slice(self, k: str) -> str:
+        """Return what the C expression ``k`` of an instruction adds to a descriptor."""
+        return f"({k} / 2 * {self.panel // RUN} + {k} % 2 * {2 * DEPTH // RUN})"
+
+    @property
+    def bits(self) -> int:
+        """Descriptor bits without the start address, with the 64-byte swizzle."""
+        return _HALF_BITS
+
+    def read(self, start: int, at: int, k: int) -> int:
+        """Return the offset from which the hardware reads row or column ``at`` at depth ``k``."""
+        return _read_half_line(start, at, k)
+
+    def written(self, at: int, k: int) -> int:
+        """Return the offset to which tensor-map copies write row or column ``at``, depth ``k``."""
+        half, own = divmod(k, self.depth // 2)
+        return half * self.panel + _HALF_LINES.offset(at, 2 * own)
+
+
+_HALF_BITS = 2 * _SWIZZLED | (_GROUP * LINE // 2 >> 4) << 32 | RUN >> 4 << 16
+
+
+def _read_half_line(start: int, at: int, k: int) -> int:
+    """Return the offset from which the hardware reads number ``k`` of a row of 64 bytes."""
+    linear = start + at * LINE // 2 + 2 * k
+    return linear ^ (linear // LINE % (_GROUP // 2)) * RUN
+
+
 @cache  # many tiles have equal operands, and every element is looked at
-def prove_read(operand: MatrixOperand | SparseOperand, rows: int) -> None:
+def prove_read(operand: MatrixOperand | SparseOperand | HalvedOperand, rows: int) -> None:
     """Prove that instructions on ``rows`` rows or columns read the elements that were copied.
 
     Raises GraphError with the first element that is read from a wrong offset.
@@ -167,7 +238,7 @@ def prove_read(operand: MatrixOperand | SparseOperand, rows: int) -> None:
     deep = operand.instruction_depth
     for first in range(0, operand.extent, rows):
         for step in range(operand.depth // deep):
-            start = step * operand.step + (first * operand.pitch if operand.by_depth else 0)
+            start = operand.place(step) + (first * operand.pitch if operand.by_depth else 0)
             if isinstance(operand, MatrixOperand) and not operand.by_depth:
                 start += first // (LINE // 2) * operand.panel
             for at in range(rows):

@@ -8,6 +8,11 @@
           //% if blocks_of
           ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes}${at_w}, w_map, full + ${stage},
                  {0, (begin + ${step}) * ${n}${half_n}});
+          //% elif by_two
+          ROLLED
+          for (i32 half = 0; half < 2; half++)  // those of a tap behind the last one become zero
+            load_box(ring + ${stage} * ${stage_bytes} + ${a.nbytes} + half * ${b.panel}, w_map, full + ${stage},
+                     {0, 2 * ${step} + half, col0});
           //% elif conv
           const i32 tap = quotient(${step}, blocks_c), block = ${step} - tap * (i32)blocks_c.value;
           ${box}(ring + ${stage} * ${stage_bytes} + ${a.nbytes}${at_w}, w_map, full + ${stage},
@@ -90,7 +95,22 @@ ${load_w("step", nth)}
             announce(full + stage, ${copied_bytes});
 ${load_w("stage", nth)}
           }
-          //% if conv
+          //% if by_two
+          ROLLED
+          for (i32 half = 0; half < 2; half++) {
+            const i32 tap = 2 * ${nth} + half, at = least(tap, (i32)taps.value - 1), r = quotient(at, taps_w);
+            const i32 channel = tap > at ? ${span // 2} : 0;  // of none, which become zero
+            //% if volume
+            const i32 deep = quotient(r, taps_h);
+            load_pixels(ring + stage * ${stage_bytes} + half * ${a.panel}, x_map, full + stage,
+                        {channel, first_w, first_h, first_d, image}, (at - r * (i32)taps_w.value) * dilation_w,
+                        (r - deep * (i32)taps_h.value) * dilation_h, deep * dilation_d);
+            //% else
+            load_pixels(ring + stage * ${stage_bytes} + half * ${a.panel}, x_map, full + stage,
+                        {channel, first_w, first_h, image}, (at - r * (i32)taps_w.value) * dilation_w, r * dilation_h);
+            //% endif
+          }
+          //% elif conv
           const i32 at = quotient(${nth}, blocks_c), r = quotient(at, taps_w);
           //% if volume
           const i32 deep = quotient(r, taps_h);

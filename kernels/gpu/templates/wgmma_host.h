@@ -169,7 +169,8 @@ DEV void copy_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at
   if ((u8*)to - machine.shared & 1023) machine.fail("copies pixels to no line of 1024 bytes", machine.current);
   for (i32 by : tap)
     if (by < 0 || by > FARTHEST) machine.fail("moves pixels too far", machine.current);
-  coming_box one = {(u8*)to, std::vector<u8>(m.pixels * 128), barrier};
+  const i32 line = m.box[0] * m.size, ways = line / 16;  // bytes of a pixel
+  coming_box one = {(u8*)to, std::vector<u8>(m.pixels * line), barrier};
   i32 place[AXES + 1];
   for (i32 axis = 0; axis <= AXES; axis++) place[axis] = at[1 + axis];
   for (i32 pixel = 0; pixel < m.pixels; pixel++) {
@@ -180,11 +181,11 @@ DEV void copy_pixels(void* to, const tensor_map& m, u64* barrier, const i32 (&at
       inside = inside && index >= 0 && index < (i64)m.dims[1 + axis];
       start += index * (i64)m.strides[axis];
     }
-    for (i32 c = 0; c < 128 / m.size; c++)
+    for (i32 c = 0; c < m.box[0]; c++)
       if (inside && at[0] + c < (i64)m.dims[0]) {
         const u64 from = start + (at[0] + c) * m.size;
-        const i32 byte = c * m.size, run = byte / 16 ^ pixel % 8;
-        memcpy(one.value.data() + pixel * 128 + run * 16 + byte % 16, (const void*)from, m.size);
+        const i32 byte = c * m.size, run = byte / 16 ^ pixel * line / 128 % ways;
+        memcpy(one.value.data() + pixel * line + run * 16 + byte % 16, (const void*)from, m.size);
       }
     for (i32 side = 0; side < AXES; side++) {
       if ((place[side] += m.steps[side]) <= (i64)m.dims[1 + side] - 1 + m.upper[side]) break;

@@ -37,6 +37,13 @@ def _cases() -> Iterator[Case]:
     yield Case("volume of channel groups by warpgroups", made, groups[1:], needs)
     made = conv(DType.F16, (2, 3, 6, 5, 32), (24, 3, 3, 3), pads=ones, late=8)
     yield Case("volume of half steps by warpgroups", made, groups, needs)
+    by_two = ("128x64x32x8x1", "128x32x32x9x1")
+    yield Case("volume by two taps", made, (*by_two, "128x128x32x6x1"), needs)
+    made = conv(DType.BF16, (2, 5, 7, 6, 24), (70, 3, 2, 3), dilations=(2, 3, 1), pads=(3, 1, 2),
+                strides=(2, 1, 2))  # fmt: skip
+    yield Case("volume apart by two taps", made, by_two[:1], needs)
+    made = conv(DType.F16, (3, 9, 7, 16), (24, 3, 3), pads=(1, 1), chain=RESNET)
+    yield Case("image by two taps", made, by_two[1:], needs)
     for multiply, tile in (("tf32", "128x64x32x8x1"), ("tf32x3", "128x64x32x6x1")):
         made = conv(DType.F32, (3, 2, 5, 7, 64), (72, 2, 3, 3), pads=ones, chain=plain,
                     multiply=multiply)  # fmt: skip
