@@ -257,8 +257,8 @@ def _axes(
         return "its output_shape or auto_pad sets the size of the result"
     if set(window.dilations) != {1}:
         return "its windows do not cover the result, or padding cuts them"
-    if len(set(window.strides)) > 1 or math.prod(window.strides) > _PHASES:
-        return "its strides differ or are too large"
+    if math.prod(window.strides) > _PHASES:
+        return "its strides are too large"
     given = attribute(region, "output_padding", ())
     extra = given if isinstance(given, tuple) and given else (0,) * window.rank
     axes = []

@@ -212,8 +212,15 @@ class LayoutParams:
 
     def _spread_to_onnx(self, b: BodyBuilder) -> str:
         x = b("Concat", *b.inputs, axis=1) if self.operands > 1 else b.inputs[0]
-        if len(self.ints) == 2:
+        if len(self.ints) == 2 and len(set(self.ints)) == 1:
             return b("DepthToSpace", x, blocksize=self.ints[0])
+        if len(self.ints) == 2:
+            last = b("Transpose", x, perm=(0, 2, 3, 1))
+            split = b("Reshape", last, b.ints(0, 0, 0, *self.ints, -1))
+            tall = b(
+                "Reshape", b("Transpose", split, perm=(0, 5, 2, 4, 1, 3)), b.ints(*[0] * 4, -1)
+            )
+            return b("Reshape", b("Transpose", tall, perm=(0, 1, 4, 2, 3)), b.ints(0, 0, 0, -1))
         last = b("Transpose", x, perm=(0, 2, 1))
         split = b("Reshape", last, b.ints(0, 0, *self.ints, -1))
         return b("Reshape", b("Transpose", split, perm=(0, 3, 1, 2)), b.ints(0, 0, -1))
