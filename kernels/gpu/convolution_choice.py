@@ -44,11 +44,13 @@ _LARGEST, _BESIDE, _SHARED, _CROWD = 108 << 10, 5 << 10, 227 << 10, 4
 """Bytes of shared memory: maximum of a block's ring, the rest of a block, and of an SM; and the
 maximum number of blocks on an SM.
 """
-_L2, _CYCLES = 4.3e6, 1755
+_L2, _CYCLES = 6.2e6, 1755
 """Bytes that L2 gives all blocks of few pixels in a microsecond, and cycles of an SM in one.
 
-Volumes of 2 × 7² and 4 × 7² with 512 channels take 15.2 and 29.3 µs for 57 and 113 MB, by tiles
-whose depth is shared 12.2 and 17.9 (``python -m tests.gpu.timing "conv3d f16 b1"``, one H200).
+At batch 1 and by windows of 3, 64 pixels of 1280 channels load 60 MB in 10.7 µs, where tiles whose
+depth is shared take 14.5; 256 of 1024 load 130 MB in 21.1 (15.7); 4 × 7² of 512 load 113 MB in
+29.3 (17.9), as boxes of 7 pixels come more slowly (``python -m tests.gpu.timing
+"conv f16 b1 16x16"``, ``… "conv3d f16 b1"``, one H200).
 """
 
 
