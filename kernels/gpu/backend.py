@@ -66,8 +66,8 @@ __all__ = ["GPU", "GpuBackend"]
 _DEFAULT = ("sm_80", "sm_90a")
 """Architectures to build for if this machine has no GPU."""
 _UNMEASURED = (
-    "this machine has no usable NVIDIA GPU: the function bodies, which run instead of the "
-    "kernels, were verified; the kernels were neither run nor timed"
+    "this machine has no usable NVIDIA GPU: the kernels were neither run nor timed; "
+    "verification covers the function bodies, which run instead"
 )
 
 
