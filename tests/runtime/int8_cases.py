@@ -142,6 +142,18 @@ def too_deep() -> Case:
     return replace(made, expected=(), error="sums of 32769 terms, more than 32768")
 
 
+def unaligned() -> Case:
+    """A product whose second item begins one byte earlier than a multiple of four."""
+    made = bytes_case("unaligned", (2, 37, 96), (2, 96, 50), (DType.U8, DType.U8), (127, 132))
+    (call,), (x, w) = made.program.calls, made.feeds
+    own = call.views[0]
+    assert own is not None and own.strides == (3552, 96, 1)
+    moved = replace(own, strides=(3551, 96, 1))
+    program = replace(made.program, calls=(replace(call, views=(moved, *call.views[1:])),))
+    read = np.lib.stride_tricks.as_strided(x, strides=moved.strides).astype(np.float64)
+    return replace(made, program=program, expected=((read - 127) @ (w - np.float64(132)),))
+
+
 def bytes_cases() -> tuple[Case, ...]:
     u8, i8 = DType.U8, DType.I8
     keys = {"a_perm": KEYS[0], "b_perm": KEYS[1]}
@@ -166,6 +178,7 @@ def bytes_cases() -> tuple[Case, ...]:
         bytes_case("chain", (2, 70, 61), (2, 61, 150), (u8, u8), (0, 134), REQUANTIZE),
         bytes_case("deep", (130, 6000), (6000, 40), (u8, u8), (0, 134)),
         too_deep(),
+        unaligned(),
         bytes_case("without_terms", (3, 0), (0, 5), (u8, u8), (7, 9)),
     )  # fmt: skip
 

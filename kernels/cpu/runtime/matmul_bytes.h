@@ -19,7 +19,7 @@ struct MatmulBytesJob {
   int64_t packed;      // bytes of all panels
   int32_t w_zero;      // of w as signed bytes
   uint32_t w_flip;     // bits of w to invert
-  bool copies;         // rows of x are copied: into whole fours, or because they lie apart
+  bool copies;         // rows of x are copied: into whole fours, or because they lie apart or anywhere
 };
 
 inline const char* matrix_at(const GemmJob& gemm, const TensorView& box, int64_t item) {
@@ -237,6 +237,14 @@ inline int64_t byte_chunks(const Run& run, const MatmulBytesJob& job) {
   return max(1, min(most, max(wanted, large)));
 }
 
+// Whether all rows begin at a multiple of four bytes, as what reads four at a time needs.
+inline bool rows_begin_at_fours(const TensorView& x, int32_t row_axis) {
+  bool all = reinterpret_cast<uintptr_t>(x.data) % 4 == 0;
+  for (int32_t axis = 0; axis <= row_axis; ++axis)
+    all = all && (x.dims[axis] <= 1 || x.strides[axis] % 4 == 0);
+  return all;
+}
+
 inline bool run_matmul_bytes(Run& run, const Call& call, const TensorView* views) {
   MatmulBytesJob job = {};
   GemmJob& gemm = job.gemm;
@@ -262,8 +270,8 @@ inline bool run_matmul_bytes(Run& run, const Call& call, const TensorView* views
   gemm.packs = 1, gemm.w_panel = TRACEA_PANEL, gemm.per_task = 1, gemm.groups = 1;
   const int64_t panels = ceil_div(gemm.n, TRACEA_PANEL), *strides = views[0].strides + gemm.outer;
   gemm.columns = gemm.per_group = ceil_div(panels, gemm.nv);
-  const bool alike = gemm.m <= 1 || strides[0] % 4 == 0;
-  job.copies = job.depth % 4 != 0 || (job.depth > 1 && strides[1] != 1) || !alike || strides[0] < 0;
+  job.copies = job.depth % 4 != 0 || (job.depth > 1 && strides[1] != 1) || strides[0] < 0 ||
+               !rows_begin_at_fours(views[0], gemm.outer);
   gemm.x_row = job.copies ? gemm.k : strides[0] / 4, gemm.x_step = 1;
   gemm.next_weights = run.next_weights;
   gemm.caller = pthread_self();
