@@ -267,6 +267,10 @@ inline bool outside(Run& run, int32_t call, int32_t view) {
   return run.error.fail("View %d of call %d reaches outside its buffer.", view, call);
 }
 
+// Elements from one index of an axis to the next at most, also of axes of one element, so that kernels
+// may multiply strides by small numbers.
+constexpr int64_t kFarthest = int64_t{1} << 48;
+
 // Fills `box`, and proves that every element of it lies inside the buffer; a result has no more
 // elements than its buffer, which bounds the work of every host loop.
 inline bool place(Run& run, const View& view, const int64_t* symbols, const Memory* buffers,
@@ -281,7 +285,7 @@ inline bool place(Run& run, const View& view, const int64_t* symbols, const Memo
   for (int32_t i = 0; fits && i < view.rank; ++i) {
     int64_t *dim = &box->dims[i], *stride = &box->strides[i];
     fits = evaluate(view.dims[i], symbols, dim) && evaluate(view.strides[i], symbols, stride) &&
-           *dim >= 0;
+           *dim >= 0 && *stride >= -kFarthest && *stride <= kFarthest;
     if (!fits || (empty = empty || *dim == 0)) continue;
     int64_t* edge = *stride < 0 ? &low : &high;
     fits = !__builtin_mul_overflow(*dim - 1, *stride, &span) &&
