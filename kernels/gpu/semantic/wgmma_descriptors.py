@@ -95,7 +95,7 @@ class MatrixOperand:
         """Bytes from the operand of one instruction to that of the next, along the depth."""
         return 2 * DEPTH if self.by_depth else DEPTH * LINE
 
-    def place(self, step: int) -> int:
+    def instruction_offset(self, step: int) -> int:
         """Return the offset of the operand of an instruction along the depth."""
         return step * self.step
 
@@ -130,8 +130,27 @@ class MatrixOperand:
         return panel * self.panel + self.layout.offset(k, 2 * column)
 
 
+class _HalfLines:
+    """What operands of rows of 64 bytes of 16-bit numbers have in common."""
+
+    by_depth: ClassVar[bool] = True
+    size: ClassVar[int] = 2
+    instruction_depth: ClassVar[int] = DEPTH
+    pitch: ClassVar[int] = LINE // 2
+
+    @property
+    def bits(self) -> int:
+        """Descriptor bits without the start address, with the 64-byte swizzle."""
+        return 2 * _SWIZZLED | (_GROUP * self.pitch >> 4) << 32 | RUN >> 4 << 16
+
+    def read(self, start: int, at: int, k: int) -> int:
+        """Return the offset from which the hardware reads stored number ``k`` of row ``at``."""
+        linear = start + at * self.pitch + 2 * k
+        return linear ^ (linear // LINE % (_GROUP // 2)) * RUN
+
+
 @dataclass(frozen=True)
-class SparseOperand:
+class SparseOperand(_HalfLines):
     """The stored half of ``extent`` rows by 64 steps of a 2:4 sparse operand: 64 bytes a row.
 
     Tensor maps copy lines of two rows, in which runs of 16 bytes are permuted beforehand (see
@@ -139,11 +158,7 @@ class SparseOperand:
     """
 
     extent: int
-    by_depth: ClassVar[bool] = True
-    size: ClassVar[int] = 2
     depth: ClassVar[int] = LINE // 4
-    instruction_depth: ClassVar[int] = DEPTH
-    pitch: ClassVar[int] = LINE // 2
     step: ClassVar[int] = 2 * DEPTH
     """Bytes from the operand of one instruction, of 32 steps, to that of the next."""
 
@@ -151,18 +166,9 @@ class SparseOperand:
     def nbytes(self) -> int:
         return self.extent * self.pitch
 
-    def place(self, step: int) -> int:
+    def instruction_offset(self, step: int) -> int:
         """Return the offset of the operand of an instruction along the depth."""
         return step * self.step
-
-    @property
-    def bits(self) -> int:
-        """Descriptor bits without the start address, with the 64-byte swizzle."""
-        return _HALF_BITS
-
-    def read(self, start: int, at: int, k: int) -> int:
-        """Return the offset from which the hardware reads stored number ``k`` of row ``at``."""
-        return _read_half_line(start, at, k)
 
     def written(self, at: int, k: int) -> int:
         """Return the offset to which a copy writes stored number ``k`` of row ``at``."""
@@ -170,18 +176,14 @@ class SparseOperand:
 
 
 @dataclass(frozen=True)
-class HalvedOperand:
+class HalvedOperand(_HalfLines):
     """A tile of ``extent`` rows or columns by 64 numbers of 16 bits, in two panels of 32 each.
 
     A panel has rows of 64 bytes and is copied for itself: what it holds may lie apart in memory.
     """
 
     extent: int
-    by_depth: ClassVar[bool] = True
-    size: ClassVar[int] = 2
     depth: ClassVar[int] = LINE // 2
-    instruction_depth: ClassVar[int] = DEPTH
-    pitch: ClassVar[int] = LINE // 2
 
     @property
     def box(self) -> tuple[int, int]:
@@ -197,7 +199,7 @@ class HalvedOperand:
     def nbytes(self) -> int:
         return 2 * self.panel
 
-    def place(self, step: int) -> int:
+    def instruction_offset(self, step: int) -> int:
         """Return the offset of the operand of an instruction along the depth."""
         return step // 2 * self.panel + step % 2 * 2 * DEPTH
 
@@ -205,28 +207,10 @@ class HalvedOperand:
         """Return what the C expression ``k`` of an instruction adds to a descriptor."""
         return f"({k} / 2 * {self.panel // RUN} + {k} % 2 * {2 * DEPTH // RUN})"
 
-    @property
-    def bits(self) -> int:
-        """Descriptor bits without the start address, with the 64-byte swizzle."""
-        return _HALF_BITS
-
-    def read(self, start: int, at: int, k: int) -> int:
-        """Return the offset from which the hardware reads row or column ``at`` at depth ``k``."""
-        return _read_half_line(start, at, k)
-
     def written(self, at: int, k: int) -> int:
         """Return the offset to which tensor-map copies write row or column ``at``, depth ``k``."""
         half, own = divmod(k, self.depth // 2)
         return half * self.panel + _HALF_LINES.offset(at, 2 * own)
-
-
-_HALF_BITS = 2 * _SWIZZLED | (_GROUP * LINE // 2 >> 4) << 32 | RUN >> 4 << 16
-
-
-def _read_half_line(start: int, at: int, k: int) -> int:
-    """Return the offset from which the hardware reads number ``k`` of a row of 64 bytes."""
-    linear = start + at * LINE // 2 + 2 * k
-    return linear ^ (linear // LINE % (_GROUP // 2)) * RUN
 
 
 @cache  # many tiles have equal operands, and every element is looked at
@@ -238,7 +222,9 @@ def prove_read(operand: MatrixOperand | SparseOperand | HalvedOperand, rows: int
     deep = operand.instruction_depth
     for first in range(0, operand.extent, rows):
         for step in range(operand.depth // deep):
-            start = operand.place(step) + (first * operand.pitch if operand.by_depth else 0)
+            start = operand.instruction_offset(step) + (
+                first * operand.pitch if operand.by_depth else 0
+            )
             if isinstance(operand, MatrixOperand) and not operand.by_depth:
                 start += first // (LINE // 2) * operand.panel
             for at in range(rows):
