@@ -11,6 +11,7 @@ from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import few_pixel_convolution, warpgroup_convolution
 from tracea_graph.kernels.gpu.families.convolution import groups_of, is_of_volumes
 from tracea_graph.kernels.gpu.tile_choice import (
+    CYCLES,
     H100_SMS,
     LEAST_FILTERS,
     LEAST_MANY,
@@ -18,6 +19,7 @@ from tracea_graph.kernels.gpu.tile_choice import (
     FewTile,
     WarpgroupTile,
     choose_warpgroup_tiles,
+    few_blocks,
     few_microseconds,
     tile_cycles,
 )
@@ -44,8 +46,8 @@ _LARGEST, _BESIDE, _SHARED, _CROWD = 108 << 10, 5 << 10, 227 << 10, 4
 """Bytes of shared memory: maximum of a block's ring, the rest of a block, and of an SM; and the
 maximum number of blocks on an SM.
 """
-_L2, _CYCLES = 6.2e6, 1755
-"""Bytes that L2 gives all blocks of few pixels in a microsecond, and cycles of an SM in one.
+_L2 = 6.2e6
+"""Bytes that L2 gives all blocks of few pixels in a microsecond.
 
 At batch 1 and by windows of 3, 64 pixels of 1280 channels load 60 MB in 10.7 µs, where tiles whose
 depth is shared take 14.5; 256 of 1024 load 130 MB in 21.1 (15.7); 4 × 7² of 512 load 113 MB in
@@ -106,7 +108,7 @@ def _few_pixel_choices(
     tile, most = found
     if not isinstance(rows, int):
         return [(able[tile], combine("sub", most + 1, rows))]
-    times = {shared: tile_cycles(shared, 1, rows, filters, 64 * deep, steps, reads) / _CYCLES
+    times = {shared: tile_cycles(shared, 1, rows, filters, 64 * deep, steps, reads) / CYCLES
              for shared in large if len(shared) > _UNSHARED}  # fmt: skip
     best = min(times, key=lambda shared: times[shared], default=None)
     if best and times[best] < _loaded(rows, filters, deep, tile) / _L2:
@@ -125,8 +127,7 @@ def choose_few_pixels(
     """
     found = dict[FewTile, float]()
     for n, split in tiles:
-        blocks = ceil(rows / 64) * ceil(columns / n) * split
-        if blocks <= _at_once(ceil(steps / split), n):
+        if few_blocks(rows, columns, (n, split)) <= _at_once(ceil(steps / split), n):
             time = few_microseconds(rows, columns, 64 * steps, n, split)
             found[n, split] = time + max(8, n / split) * _PER_COLUMN
     if not found:
@@ -147,5 +148,4 @@ def _at_once(steps: int, n: int) -> int:
 def _loaded(rows: int, columns: int, steps: int, tile: FewTile) -> int:
     """Return the bytes of operands that all blocks of few pixels load."""
     n, split = tile
-    blocks = ceil(rows / 64) * ceil(columns / n) * split
-    return blocks * 128 * (64 + n) * ceil(steps / split)
+    return few_blocks(rows, columns, tile) * 128 * (64 + n) * ceil(steps / split)

@@ -11,6 +11,7 @@ from tracea_graph.ir import Extent, combine
 from tracea_graph.kernels.gpu.calls import CALLS
 from tracea_graph.kernels.gpu.families import low_rank_matmul
 from tracea_graph.kernels.gpu.tile_choice import (
+    CYCLES,
     DEPTH_TILES,
     LEAST_SIDE,
     WARPGROUP_TILES,
@@ -40,8 +41,8 @@ a block computes half of its depth.
 """
 _BEYOND = 0.00003
 """Microseconds of a number along the depth for each column beyond the rank that is copied."""
-_CYCLES, _TWO, _GAIN = 1755, 2.6, 1.05
-"""Cycles of a microsecond, what two launches take besides the modelled cycles of both, and the
+_TWO, _GAIN = 2.6, 1.05
+"""What two launches take besides the modelled cycles of both, and the
 factor by which they must be slower.
 
 All are fitted to BERT-base's and MiniLM's matmuls by ranks of 64 to 256
@@ -89,4 +90,4 @@ def _two(rows: int, columns: int, depth: int, rank: int) -> float:
     tiles = (*WARPGROUP_TILES, *DEPTH_TILES)
     sides = (max(rank, LEAST_SIDE), depth), (columns, max(rank, LEAST_SIDE))
     cycles = sum(warpgroup_cycles(rows, n, k, tiles=tiles) for n, k in sides)
-    return cycles / _CYCLES + _TWO
+    return cycles / CYCLES + _TWO

@@ -7,7 +7,7 @@ from math import ceil, inf
 from types import MappingProxyType
 
 __all__ = [
-    "BLOCK_TILES", "BYTE_TILES", "CONVOLUTION_TILES", "DEPTH_TILES", "FEW_CODED_COLUMNS",
+    "BLOCK_TILES", "BYTE_TILES", "CONVOLUTION_TILES", "CYCLES", "DEPTH_TILES", "FEW_CODED_COLUMNS",
     "FEW_CODED_ROWS", "FEW_KEYS", "FEW_PIXEL_TILES", "FEW_TILES", "GATED_TILES", "H100_SMS",
     "LANE_WINDOWS", "LARGE_WINDOW", "LEAST_FILTERS", "LEAST_MANY", "LEAST_MLP_ROWS",
     "LEAST_SIDE", "LONG_ROWS", "LOW_RANK_TILES", "MANY_PIXELS", "MANY_ROWS", "MANY_SHARED",
@@ -17,7 +17,8 @@ __all__ = [
     "TYPICAL_FEW", "WARPGROUP_TILES", "WHOLE_KEYS", "WIDE", "WINDOW_TILES", "FewTile", "OneRow",
     "WarpgroupTile",
     "choose_concurrent_tile", "choose_few_tile", "choose_tile", "choose_warpgroup_tiles",
-    "choose_wide_rows", "few_microseconds", "most_few", "one_row_width", "tile_cycles",
+    "choose_wide_rows", "few_blocks", "few_microseconds", "most_few", "one_row_width",
+    "tile_cycles",
 ]  # fmt: skip
 
 WarpgroupTile = tuple[int, ...]
@@ -458,15 +459,21 @@ def choose_concurrent_tile(
         n, split = tile
         occupied = _PER_BLOCK + 2 * (64 + n) * depth / split * _PER_SHARED_BYTE
         occupied += split * _PER_PARTNER if split > 1 else 0
-        blocks = ceil(rows / 64) * ceil(columns / n) * split
+        blocks = few_blocks(rows, columns, tile)
         return occupied * (blocks / (2 * H100_SMS) + 1 / (2 * runs))
 
     return min(tiles, key=cost)
 
 
+def few_blocks(rows: int, columns: int, tile: FewTile) -> int:
+    """Return the number of blocks of a matmul of few rows, or of few pixels."""
+    n, split = tile
+    return ceil(rows / 64) * ceil(columns / n) * split
+
+
 def few_microseconds(rows: int, columns: int, depth: int, n: int, split: int) -> float:
     """Return the modelled µs of a matmul of few rows in tiles of 64 × n, without its launch."""
-    blocks = ceil(rows / 64) * ceil(columns / n) * split
+    blocks = few_blocks(rows, columns, (n, split))
     crowd = max(1.0, blocks / H100_SMS)  # blocks of an SM share its shared memory
     loaded = 2 * (64 + n) * depth / split
     return crowd * (loaded * _PER_BYTE + 4 * 64 * n * (split - 1) / split * _PER_EXCHANGED)
@@ -486,14 +493,14 @@ def choose_wide_rows(
     found = {
         tile: few_microseconds(rows, columns, depth, *tile)
         for tile in tiles
-        if ceil(rows / 64) * ceil(columns / tile[0]) * tile[1] <= H100_SMS
+        if few_blocks(rows, columns, tile) <= H100_SMS
     }
     best = min(found, key=lambda tile: found[tile], default=None)
     return best if best and found[best] <= SHORT else None
 
 
-SHORT = 2.0
-"""Modelled microseconds of half a launch."""
+SHORT, CYCLES = 2.0, 1755
+"""Modelled microseconds of half a launch, and cycles of an SM in one microsecond."""
 _PER_BYTE, _PER_EXCHANGED = 1.05e-5, 4.4e-5
 """Microseconds in which an SM receives a byte of the operands, and a byte of other blocks' sums;
 fitted to graph replays with different tiles.
